@@ -41,6 +41,7 @@ def digest(*parts: bytes) -> str:
 
 def of_json(data: bytes) -> tuple[bytes, str | None]:
     """(the bytes that the checksum of a JSON object covers, the checksum in the object or None)."""
+    # The checksum is the last entry of the object, so its end is enough.
     match = _JSON.search(data[-256:])
     if match is None:
         return data, None
@@ -61,6 +62,7 @@ def sealed_json(data: bytes, identity: str = "") -> bytes:
         >>> sealed_json(b'{"a": 1}')[:24]
         b'{"a": 1, "checksum": "79'
     """
+    # The object without its closing brace; the checksum becomes its last entry.
     covered_bytes = data.rstrip()[:-1].rstrip()
     return covered_bytes + f', "checksum": "{digest(identity.encode(), covered_bytes)}"}}'.encode()
 

@@ -208,12 +208,13 @@ def decoded_line(data: bytes) -> dict[str, Any]:
 
 def _check_groups(line: RoundEntry) -> None:
     """Check that each client is in one group, has this group's number, and has numbers for metrics."""
-    group_of = {
+    group_of_client = {
         str(client): number for number, group in enumerate(line["groups"]) for client in group
     }
-    if len(group_of) != sum(map(len, line["groups"])):
+    # A client in two groups has only one entry in the table.
+    if len(group_of_client) != sum(map(len, line["groups"])):
         raise DamagedError("'groups' has a client in two groups")
-    if group_of != {client: entry.get("group") for client, entry in line["clients"].items()}:
+    if group_of_client != {client: entry.get("group") for client, entry in line["clients"].items()}:
         raise DamagedError("'clients' do not match 'groups'")
     for client, entry in line["clients"].items():
         for entry_name, value in entry.items():
@@ -230,6 +231,7 @@ def check_nodes(document: Any) -> None:
     Raises:
         DamagedError: The names are not well-formed.
     """
+    # Two names that differ may be shown as the same text.
     client_names = [
         printable(client_name) for client_name in _converted(document, NodesEntry)["names"].values()
     ]
@@ -246,6 +248,7 @@ def check_description(document: Mapping[str, Any]) -> None:
     Raises:
         DamagedError: An entry is missing or has the wrong form, or a setting would not be accepted.
     """
+    # The types first, then what they do not state, then every setting.
     world: WorldEntry = _converted(document, DescriptionEntry)["world"]
     for entry_name, is_sound in _WORLD_CHECKS.items():
         if entry_name in world and not is_sound(world[entry_name]):  # type: ignore[literal-required]
@@ -295,13 +298,13 @@ def _check_settings(document: Mapping[str, Any]) -> None:
     if method["name"] in METHODS:
         tables.append((METHODS[method["name"]], method))
     for settings_class, table in tables:
-        names = {field.name for field in fields(settings_class) if field.init} - {"secret"}
+        setting_names = {field.name for field in fields(settings_class) if field.init} - {"secret"}
         try:
             build(
                 settings_class,
                 {
                     setting_name: table[setting_name]
-                    for setting_name in names
+                    for setting_name in setting_names
                     if setting_name in table
                 },
             )

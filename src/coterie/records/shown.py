@@ -56,6 +56,7 @@ class Shown:
         """
         if names is None:
             names = dict(zip(world["clients"], world.get("names", ()), strict=False))
+        # Names come from clients: only their printable form is shown.
         label_of = labels({client: printable(client_name) for client, client_name in names.items()})
         return cls(
             {str(client): label for client, label in label_of.items()}, **world.get("metric", {})
@@ -140,6 +141,7 @@ def shown(
         Where data drift, ``true_groups`` are those of the last of these rounds.
     """
     described = _described(naming, description)
+    # Where data drift, the true groups are those of the newest round.
     if "drift" in described["world"] and lines:
         world = described["world"]
         described["world"] = {**world, "true_groups": truth_at(world, lines[-1]["round"])}
@@ -161,6 +163,7 @@ def truth_at(world: Mapping[str, Any], round: int) -> list[list[ClientId]] | Non
         >>> truth_at({"clients": [0, 1, 2], "drift": {"period": 5, "concepts": [[0, 0, 0], [0, 1, 0]]}}, 6)
         [[0, 2], [1]]
     """
+    # Without drift, the recorded groups hold in every round.
     drift = world.get("drift")
     if drift is None:
         groups: list[list[ClientId]] | None = world.get("true_groups")
@@ -178,6 +181,7 @@ def _described(naming: Shown, description: Mapping[str, Any]) -> dict[str, Any]:
     """The content of ``run.toml`` with the names of clients."""
     if not naming.labels:
         return dict(description)
+    # Only these entries of the table name clients.
     world = dict(description["world"])
     world["clients"] = [naming.client(client) for client in world["clients"]]
     if "true_groups" in world:
@@ -228,12 +232,14 @@ def spread(line: Line, metric: str = "") -> dict[str, Any]:
     counted = [values[client] for client in honest]
     if metric != "loss":
         counted = [value for value in counted if value is not None]
-    array = np.array(counted or [None], dtype=np.float64)
+    counted_values = np.array(counted or [None], dtype=np.float64)
     pooled_mean = pooled_over(line, honest, metric)
     return {
-        "mean": float(array.mean()) if pooled_mean is None else pooled_mean,
-        "std": float(array.std()),
-        "worst": float(array.min() if naming.direction(metric) == "greater" else array.max()),
+        "mean": float(counted_values.mean()) if pooled_mean is None else pooled_mean,
+        "std": float(counted_values.std()),
+        "worst": float(
+            counted_values.min() if naming.direction(metric) == "greater" else counted_values.max()
+        ),
         "per_client": values,
     }
 
@@ -263,6 +269,7 @@ def mean_of(line: Line, clients: Iterable[ClientId], metric: str = "") -> float 
         for client in clients
         if str(client) in line["clients"]
     }
+    # A group of hostile clients alone has a mean, too.
     honest = _honest(entries) or entries
     pooled_mean = pooled_over(line, honest, metric)
     if pooled_mean is not None:
@@ -307,6 +314,6 @@ def ends(line: Line, rounds: int, target: float | None) -> bool:
     if target is None or not line["tested"]:
         return bool(line["round"] >= rounds)
     # A run with a target ends when the mean of a tested round has reached it.
-    mean = spread(line)["mean"]
-    reached = mean >= target if shown_as(line).better == "greater" else mean <= target
+    main_mean = spread(line)["mean"]
+    reached = main_mean >= target if shown_as(line).better == "greater" else main_mean <= target
     return bool(line["round"] >= rounds or reached)

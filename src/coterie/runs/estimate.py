@@ -101,6 +101,7 @@ def estimate(experiment: Experiment, max_seconds: float = MAX_SECONDS) -> tuple[
     seed = experiment.seeds[0]
     world = experiment.world(seed)
     wire, _ = inprocess.setup(methods[0], world, seed, experiment.boundary)
+    # The speed of this machine is measured once; each method then makes its first rounds.
     costs = _measured_costs(world, wire, experiment.hardware())
     max_seconds_each = max_seconds / len(methods)
     return tuple(
@@ -111,12 +112,13 @@ def estimate(experiment: Experiment, max_seconds: float = MAX_SECONDS) -> tuple[
 
 def together(estimates: Sequence[Estimate], seeds: int) -> Estimate:
     """The estimate for all runs of an experiment, one after the other, with ``seeds`` seeds."""
-    added = ("seconds", "disk", "exchanges", "asked", "evaluations")
-    sums = {
-        name: seeds * sum(getattr(of_method, name) for of_method in estimates) for name in added
+    added_fields = ("seconds", "disk", "exchanges", "asked", "evaluations")
+    total_of_field = {
+        field_name: seeds * sum(getattr(of_method, field_name) for of_method in estimates)
+        for field_name in added_fields
     }
     memory = max(of_method.memory for of_method in estimates)
-    return Estimate(method="all", memory=memory, **sums)
+    return Estimate(method="all", memory=memory, **total_of_field)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -132,6 +134,7 @@ def _examples_in_steps(training: Training, size: int, epochs: int | None = None)
 
 def _examples_of_update(task: Task, training: Training, size: int) -> int:
     """Examples in the steps that give one update, in all stages."""
+    # Each stage is a training with its own number of epochs.
     if not task.stages:
         return _examples_in_steps(training, size)
     return sum(_examples_in_steps(training, size, stage.epochs) for stage in task.stages)
@@ -179,20 +182,20 @@ class _Costs(NamedTuple):
 def _measured_costs(world: World, wire: Wire, hardware: Hardware) -> _Costs:
     """Measure the costs with one block of clients of medium size."""
     with seeded(0):
-        width = hardware.block(world.model(), world)
+        block_width = hardware.block(world.model(), world)
     # A block from the middle of the clients, by their number of examples.
     by_size = sorted(world.clients, key=lambda client: len(world.clients[client].train))
-    block = tuple(by_size[max(0, (len(by_size) - width) // 2) :][:width])
-    data = {}
+    block = tuple(by_size[max(0, (len(by_size) - block_width) // 2) :][:block_width])
+    data_of_block = {}
     for client in block:
         tested = _first_examples(world.clients[client], TESTED_EXAMPLES).test
-        data[client] = replace(world.clients[client], test=tested)
-    block_world = _world_of(world, data)
+        data_of_block[client] = replace(world.clients[client], test=tested)
+    block_world = _world_of(world, data_of_block)
     # One round of training and tests of one model for all.
     models = wire.first_model(0, world.model)[None]
     assignment = Assignment(models=models, row=dict.fromkeys(block, 0), groups=(block,))
     position = Position(round=0, exchange=0, state=None)
-    with ClientPool(block_world, wire, replace(hardware, workers=1, width=width)) as pool:
+    with ClientPool(block_world, wire, replace(hardware, workers=1, width=block_width)) as pool:
 
         def seconds_of(steps: int) -> float:
             task = Task(offered=(0,), training=replace(world.training, steps=steps))
@@ -209,14 +212,15 @@ def _measured_costs(world: World, wire: Wire, hardware: Hardware) -> _Costs:
         per_test = min(_seconds_of(lambda: pool.evaluate(assignment, position)) for _ in range(2))
     batch = world.training.batch
     trained_examples = sum(
-        min(batch or len(of_client.train), len(of_client.train)) for of_client in data.values()
+        min(batch or len(of_client.train), len(of_client.train))
+        for of_client in data_of_block.values()
     )
-    tested_examples = sum(len(of_client.test) for of_client in data.values())
+    tested_examples = sum(len(of_client.test) for of_client in data_of_block.values())
     return _Costs(
         task=max(one_step - per_step, 0.0) / len(block),
         trained_example=per_step / max(trained_examples, 1),
         tested_example=per_test / max(tested_examples, 1),
-        block_width=width,
+        block_width=block_width,
     )
 
 
@@ -286,10 +290,10 @@ class _FirstRounds:
                 exchange = partial(
                     self._exchange, pool=pool, seed=seed, clock=clock, work=task_work
                 )
-                done = inprocess.carry(steps, exchange)
-                position = done.position
+                finished_round = inprocess.carry(steps, exchange)
+                position = finished_round.position
                 self.newest = [*self.newest, position][-self.experiment.checkpoints_kept :]
-                self.work.append({**task_work, **self._other_work(done)})
+                self.work.append({**task_work, **self._other_work(finished_round)})
 
     def estimate(self) -> Estimate:
         """Estimate the whole run: further rounds count as the mean of the later half of the first rounds."""
@@ -346,8 +350,8 @@ class _FirstRounds:
         short_plan = self._shortened(plan, work)
         result = inprocess.exchange(pool, short_plan, position, seed, clock)
         for _, part in plan.leaves():
-            held = self._held_numbers(part, pool)
-            self.held_numbers = max(self.held_numbers, held)
+            held_together = self._held_numbers(part, pool)
+            self.held_numbers = max(self.held_numbers, held_together)
         return result
 
     def _held_numbers(self, plan: Plan, pool: ClientPool) -> float:
@@ -396,46 +400,46 @@ class _FirstRounds:
         work["tasks"] += self.clients_per_sampled * (halves + (personal > 0))
         work["trained"] += self.clients_per_sampled * (trained + personal)
 
-    def _other_work(self, done: Round) -> dict[str, float]:
+    def _other_work(self, finished_round: Round) -> dict[str, float]:
         """The work of a round besides its tasks, and what it writes."""
         # The line of a round, with scores and without.
         metrics = dict.fromkeys(["loss", *self.world.objective.named], LONG_SCORE)
-        scores = dict.fromkeys(done.assignment.row, metrics)
+        scores = dict.fromkeys(finished_round.assignment.row, metrics)
         untested_bytes, tested_bytes = (
-            len(to_json(line(replace(done, scores=round_scores))).encode())
+            len(to_json(line(replace(finished_round, scores=round_scores))).encode())
             for round_scores in (None, scores)
         )
         # Matrices grow with the square of the clients.
         matrix_bytes = 0
-        for note in done.notes:
+        for note in finished_round.notes:
             matrix_bytes += sum(matrix.nbytes for matrix in note.similarity.values())
         tested_share = 1 / self.experiment.eval_every
         line_bytes = untested_bytes + tested_share * (tested_bytes - untested_bytes)
         # Everything but the exchanges grows with the clients.
         factor = self.clients_per_sampled
         return {
-            "exchanges": done.exchanges,
-            "asked": factor * done.asked,
-            "evaluations": factor * done.evaluations,
-            "server": factor * done.seconds["server"],
-            "tested": tested_share * self._tested_examples(done),
+            "exchanges": finished_round.exchanges,
+            "asked": factor * finished_round.asked,
+            "evaluations": factor * finished_round.evaluations,
+            "server": factor * finished_round.seconds["server"],
+            "tested": tested_share * self._tested_examples(finished_round),
             "written": factor * line_bytes + factor**2 * matrix_bytes,
         }
 
-    def _tested_examples(self, done: Round) -> float:
+    def _tested_examples(self, finished_round: Round) -> float:
         """Examples on which models are tested: each distinct pair (models, examples) once, as in the engine."""
-        assignment = done.assignment
+        assignment = finished_round.assignment
         examples_of_pair: dict[Hashable, int] = {}
         for client, row in assignment.row.items():
             rows = assignment.path.get(client, (row,)) if assignment.ensemble else (row,)
-            data = self.world.clients[client]
-            own = done.position.own(assignment, client) is not None
+            client_data = self.world.clients[client]
+            has_own_layers = finished_round.position.own(assignment, client) is not None
             # With neighbours, the features of all examples are computed as well.
             neighbours = assignment.neighbours is not None
-            featured = len(data.train) + len(data.validation) if neighbours else 0
-            own_pair = client if own or neighbours else None
-            pair = (rows, own_pair, id(data.test.inputs), id(data.test.index))
-            examples_of_pair[pair] = len(data.test) * len(rows) + featured
+            featured = len(client_data.train) + len(client_data.validation) if neighbours else 0
+            own_pair = client if has_own_layers or neighbours else None
+            tested_pair = (rows, own_pair, id(client_data.test.inputs), id(client_data.test.index))
+            examples_of_pair[tested_pair] = len(client_data.test) * len(rows) + featured
         # If each client has a pair of its own, there are more pairs with all clients.
         each_its_own = len(examples_of_pair) == len(assignment.row)
         return sum(examples_of_pair.values()) * (self.clients_per_sampled if each_its_own else 1)
@@ -445,26 +449,28 @@ class _FirstRounds:
         array_bytes: dict[str, int] = {}
 
         def put(data: bytes) -> str:
-            name = codec.blob(data)
-            array_bytes[name] = len(data)
-            return name
+            blob_name = codec.blob(data)
+            array_bytes[blob_name] = len(data)
+            return blob_name
 
         # Encoded as for a file, but blobs are counted instead of stored.
         text_bytes = sum(len(json.dumps(codec.encode(position, put))) for position in self.newest)
-        size = (text_bytes + sum(array_bytes.values())) / len(self.newest)
+        checkpoint_size = (text_bytes + sum(array_bytes.values())) / len(self.newest)
         models = self.method.assignment(self.newest[-1].state).models
         # Models that are fewer than the clients do not grow with these.
-        shared = min(size, models.nbytes) if len(models) < len(self.sample.clients) else 0
-        return shared + self.clients_per_sampled * (size - shared)
+        shared = (
+            min(checkpoint_size, models.nbytes) if len(models) < len(self.sample.clients) else 0
+        )
+        return shared + self.clients_per_sampled * (checkpoint_size - shared)
 
 
 def _sample(world: World, count: int) -> World:
     """A world with ``count`` of the clients, drawn at random, and the first examples of each."""
-    ids = sorted(world.clients)
+    client_ids = sorted(world.clients)
     # The draw is the same at every call, and is none of the run.
-    drawn = [ids[i] for i in numpy_generator(0).permutation(len(ids))[:count]]
+    drawn = [client_ids[i] for i in numpy_generator(0).permutation(len(client_ids))[:count]]
     # One client at least is present from the start.
-    founder = world.attendance.founders(ids)[0]
+    founder = world.attendance.founders(client_ids)[0]
     clients = {
         client: _first_examples(world.clients[client], TRAINED_EXAMPLES)
         for client in sorted({founder, *drawn})

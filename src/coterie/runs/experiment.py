@@ -554,10 +554,10 @@ def own(
         accepted = "an Experiment, a World, a scenario's name, or a function that makes the world of a seed"
         raise SettingError(f"begin takes {accepted}, got {made!r:.60}")
     setup = find(made) if isinstance(made, str) else OwnWorld.of(made)
-    given: Any = methods
+    given_methods: Any = methods
     # One method may be given without a list.
-    is_list = isinstance(given, Iterable) and not isinstance(given, str | Mapping)
-    method_list = list(given) if is_list else [given]
+    is_list = isinstance(given_methods, Iterable) and not isinstance(given_methods, str | Mapping)
+    method_list = list(given_methods) if is_list else [given_methods]
     known_names = settings_of(Experiment, hidden=("scenario", "setup", "methods", "origin"))
     for key in settings:
         if key not in known_names:

@@ -263,9 +263,9 @@ def _described(
         other_tensors = {}
         if "others" in net:
             tensor_name = Path(net["others"]).name
-            data = read_within(run.folder, tensor_name)
-            checksum.check(data, run.folder / tensor_name, net.get("others_checksum"))
-            other_tensors = safetensors.torch.load(data)
+            file_bytes = read_within(run.folder, tensor_name)
+            checksum.check(file_bytes, run.folder / tensor_name, net.get("others_checksum"))
+            other_tensors = safetensors.torch.load(file_bytes)
     except (KeyError, TypeError, ValueError, AttributeError, OSError, SafetensorError) as error:
         raise DamagedError(
             f"{run.folder} has no valid list of its net's tensors ({error}); it is damaged"
@@ -499,8 +499,10 @@ def _taken(
     # In process, the last note with parts says which model each client took.
     notes = [note for note in recorded["notes"] if note["parts"] and "model" in note["values"]]
     if notes:
-        row = {int(client): int(model) for client, model in notes[-1]["values"]["model"].items()}
-        return replace(assignment, row=row, groups=as_groups(notes[-1]["parts"]))
+        model_of_client = {
+            int(client): int(model) for client, model in notes[-1]["values"]["model"].items()
+        }
+        return replace(assignment, row=model_of_client, groups=as_groups(notes[-1]["parts"]))
     num_models = len(assignment.models)
     warn(
         f"the server does not know which of the {num_models} models serves a client: "

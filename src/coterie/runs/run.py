@@ -601,9 +601,10 @@ def same_world(facts: Mapping[str, Any], recorded: Mapping[str, Any]) -> bool:
     :data:`DERIVED_FACTS` are not compared: they follow from the data, whose digest is compared,
     and may differ in the last digit between versions of PyTorch.
     """
-    names = (facts.keys() | recorded.keys()) - set(DERIVED_FACTS)
+    compared_facts = (facts.keys() | recorded.keys()) - set(DERIVED_FACTS)
     return all(
-        fact in facts and fact in recorded and facts[fact] == recorded[fact] for fact in names
+        fact in facts and fact in recorded and facts[fact] == recorded[fact]
+        for fact in compared_facts
     )
 
 
@@ -648,9 +649,9 @@ def _probed(split: Split) -> list[Batch]:
     """Some items of a split, each as a batch of one; none if an item is not the same when it is read again."""
     if len(split) == 0:
         return []
-    last = len(split) - 1
+    last_item = len(split) - 1
     # Evenly spaced items; the first one is read twice.
-    positions = torch.linspace(0, last, min(MAX_PROBED_ITEMS, len(split))).long()
+    positions = torch.linspace(0, last_item, min(MAX_PROBED_ITEMS, len(split))).long()
     first_read = split.batch(positions[:1])
     second_read = split.batch(positions[:1])
     is_same = all(
