@@ -342,6 +342,7 @@ def grouped(
 ) -> Pull:
     """Clients of a group share a target; targets of groups are random directions of length 3."""
     generator = torch.Generator().manual_seed(seed)
+    # The members of a group share one tensor.
     targets = {}
     for group in groups:
         direction = torch.randn(d, generator=generator)
@@ -363,10 +364,11 @@ def same(left: Any, right: Any) -> bool:
     if isinstance(left, torch.Tensor):
         return torch.equal(left, right)
     if dataclasses.is_dataclass(left):
-        names = [f.name for f in dataclasses.fields(left)]
-        return all(same(getattr(left, name), getattr(right, name)) for name in names)
+        field_names = [state_field.name for state_field in dataclasses.fields(left)]
+        return all(same(getattr(left, name), getattr(right, name)) for name in field_names)
     if isinstance(left, tuple):
         return len(left) == len(right) and all(map(same, left, right))
+    # The order of a mapping is part of the state: sums over its values depend on it.
     if isinstance(left, Mapping):
         return list(left) == list(right) and all(same(left[key], right[key]) for key in left)
     return bool(left == right)
@@ -377,6 +379,7 @@ def check_assignment(assignment: Assignment, clients: tuple[Client, ...]) -> Non
     assert as_groups(assignment.groups) == assignment.groups, "groups are not sorted"
     members = sorted(client for group in assignment.groups for client in group)
     assert members == list(clients), f"groups have the clients {members}, not {list(clients)}"
+    # Each client has a model, and each model can be used.
     assert sorted(assignment.row) == list(clients), "not every client has a model"
     assert torch.isfinite(assignment.models).all(), "a model is not finite"
 
@@ -402,6 +405,7 @@ def leaves_a_partition_and_a_model_for_everyone(method: Any) -> None:
     for played in play(method, world, 25):
         check_assignment(played.assignment, world.clients)
         assert set(played.plan.tasks) <= set(world.clients), "a task is of no client"
+        # A note is about existing clients, and its parts divide them.
         for note in played.notes:
             assert note.text, "a note has no text"
             assert set(note.clients) <= set(world.clients), "a note is about no client"
@@ -488,11 +492,14 @@ def lets_clients_join_and_leave(method: Any) -> None:
     if not admits:
         return
     world = example_world()
-    gone = (2, 5)
-    state = method.retire(last(method, world, 8).state, gone)
-    stay = tuple(client for client in world.clients if client not in gone)
-    check_assignment(method.assignment(state), stay)
-    check_assignment(method.assignment(method.admit(state, gone)), world.clients)
+    # Two clients of different groups leave.
+    leavers = (2, 5)
+    state_without_leavers = method.retire(last(method, world, 8).state, leavers)
+    remaining_clients = tuple(client for client in world.clients if client not in leavers)
+    check_assignment(method.assignment(state_without_leavers), remaining_clients)
+    # They come back.
+    state_with_all = method.admit(state_without_leavers, leavers)
+    check_assignment(method.assignment(state_with_all), world.clients)
 
 
 LAWS: tuple[Callable[[Any], None], ...] = (

@@ -151,6 +151,7 @@ class Averaging:
             return average(updates, weights)
         if self.mean == "norm-clipping":
             return _clipped(updates, weights)
+        # The other rules find a middle of the updates, whatever the sum of the weights.
         return float(np.sum(weights)) * self._middle(updates, weights)
 
     def around(
@@ -211,7 +212,9 @@ def _clipped(updates: torch.Tensor, weights: np.ndarray | Sequence[float]) -> to
 def _norms(updates: torch.Tensor) -> torch.Tensor:
     """L2 norms of rows ``(n, d)``: shape ``(n,)``; in float64 if the squares overflow."""
     norms = updates.norm(dim=1)
-    return norms if bool(norms.isfinite().all()) else updates.double().norm(dim=1)
+    if bool(norms.isfinite().all()):
+        return norms
+    return updates.double().norm(dim=1)
 
 
 def _scaled_down(
@@ -221,6 +224,7 @@ def _scaled_down(
     limit: torch.Tensor | float,
 ) -> torch.Tensor:
     """The weighted mean of updates, of which longer ones are scaled down to the norm ``limit``."""
+    # Shorter updates keep their length: no factor is above 1. The clamp avoids a division by zero.
     factors = (limit / norms.clamp(min=torch.finfo(norms.dtype).tiny)).clamp(max=1.0)
     return average(updates, np.asarray(weights) * factors.numpy(force=True))
 
@@ -235,8 +239,9 @@ def _geometric_median(updates: torch.Tensor, weights: np.ndarray | Sequence[floa
     update_rows = updates.double()
     row_weights = torch.as_tensor(weights, dtype=torch.float64, device=update_rows.device)
     norms = _norms(update_rows)
-    lengths = norms[norms > 0]
-    point = _scaled_down(update_rows, weights, norms, lengths.median() if len(lengths) else 0.0)
+    positive_norms = norms[norms > 0]
+    middle_norm = positive_norms.median() if len(positive_norms) else 0.0
+    point = _scaled_down(update_rows, weights, norms, middle_norm)
     # Smoothed Weiszfeld steps: the mean with weights w_i / max(smoothing, distance of row i).
     for _ in range(MAX_WEISZFELD_STEPS):
         # The smoothing keeps a row at the point from getting infinite weight.

@@ -254,6 +254,7 @@ def serving_tasks(method: Any, state: Any, cohort: Cohort) -> tuple[Task, ...]:
     """Return the next tasks of the method that serves the clients, at any depth of composites."""
     if isinstance(method, Composite):
         return method.serving_tasks(state, cohort)
+    # Of a plan with parts, the part whose values the assignment uses.
     served_part = method.assignment(state).part
     tasks: list[Task] = []
     for name, part in method.plan(state, cohort).leaves():

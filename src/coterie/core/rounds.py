@@ -235,6 +235,7 @@ class Round:
             UserError: The round has no such client, or is of Flower's server, which does not have
                 the clients' nets.
         """
+        # Flower's server and a pickled round have no function that makes nets.
         if self.nets is None:
             hint = "it is of Flower's server or was pickled; coterie.save writes the models of a recorded run"
             raise UserError(f"round {self.number} cannot make the net of a client: {hint}")
@@ -294,6 +295,7 @@ class Round:
         return self.main or next((name for name in names if name != "loss"), "loss")
 
     def __str__(self) -> str:
+        # The groups, and the main metric if the round was tested.
         parts = [partition(self.assignment.groups)]
         score = None if self.scores is None else self.mean()
         if score is not None:

@@ -310,8 +310,10 @@ class Task:
         """Whether the client replies with an update or a gradient, and does not only measure."""
         if self.gradient:
             return True
+        # The task's own epochs come before its training settings.
         if self.epochs is not None:
             return self.epochs > 0
+        # Without training settings in the task, the client trains as the experiment states.
         return self.training is None or bool(self.training.steps or self.training.epochs)
 
     def how(self, training: Training) -> Training:
@@ -470,8 +472,9 @@ class Plan:
         """
         if not self.parts:
             yield name, self
-        for part, plan in self.parts.items():
-            yield from plan.leaves(f"{name}/{part}".lstrip("/"))
+        # The outermost plan has the empty name, whose slash is removed.
+        for part_name, part in self.parts.items():
+            yield from part.leaves(f"{name}/{part_name}".lstrip("/"))
 
 
 @public
