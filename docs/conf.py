@@ -67,7 +67,7 @@ nitpick_ignore_regex = [
     # Type variables, and types in brackets that Sphinx takes apart at their commas.
     (
         r"py:class",
-        r"coterie\.(core\.\w+\.[ST]|extensions\.ExtensionType|records\.record\.T)|.*\[(int|str)",
+        r"coterie\.(core\.(clients\.StateClass|method\.MethodState)|extensions\.ExtensionType|records\.record\.T)|.*\[(int|str)",
     ),
     # What a strategy and its result take besides a text or a table, and nobody makes.
     (r"py:class", r"coterie\.engines\.flower\.(nodes\.Identity|messages\.OtherTensors)"),
