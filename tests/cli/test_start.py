@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from coterie.cli import READING_COMMANDS
+from method_examples import slow
 
 TESTS = Path(__file__).parents[1]
 RUN = str(TESTS / "report" / "explained")
@@ -75,8 +76,8 @@ COMMAND_LINES = [
 
 def test_reading_needs_no_slow_library(tmp_path: Path) -> None:
     assert {arguments[0] for arguments in COMMAND_LINES} <= set(READING_COMMANDS)
-    slow = imported(tmp_path, *COMMAND_LINES) & SLOW
-    assert not slow, "of one of the commands: call them one by one"
+    modules = imported(tmp_path, *COMMAND_LINES) & SLOW
+    assert not modules, "of one of the commands: call them one by one"
 
 
 def test_no_method_needs_torch_to_be_explained_or_shown(tmp_path: Path) -> None:
@@ -111,7 +112,7 @@ USES_OF_TORCH = [
 
 @pytest.mark.parametrize(
     "use",
-    [USES_OF_TORCH[0], *(pytest.param(use, marks=pytest.mark.slow) for use in USES_OF_TORCH[1:])],
+    [USES_OF_TORCH[0], *slow(*USES_OF_TORCH[1:])],
 )
 def test_a_delayed_torch_is_torch(use: str) -> None:
     begin = (

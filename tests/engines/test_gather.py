@@ -13,6 +13,7 @@ from coterie.engines import exchange as exchanges
 from coterie.engines import rounds
 from coterie.engines.exchange import window
 from coterie.methods import CFL, IFCA, FedAvg, FedPer
+from method_examples import slow
 from scripted import everyone, outcome, play, shown
 from small import client, world
 
@@ -31,14 +32,10 @@ def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 METHODS = [
     FedAvg(fraction=0.7, weighting="uniform"),
-    *(
-        pytest.param(method, marks=pytest.mark.slow)
-        for method in (FedAvg(), FedPer(), IFCA(models=3))
-    ),
+    *slow(FedAvg(), FedPer(), IFCA(models=3)),
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS, ids=str)
 @pytest.mark.parametrize("width", [1, 16])
 def test_a_narrow_window_changes_no_bit(

@@ -40,6 +40,7 @@ from coterie.core import (
     state,
     without,
 )
+from coterie.methods._leavers import entries_without
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import SettingError, check, setting
 
@@ -567,13 +568,8 @@ class Choosing(ABC):
 
 def _without(start: Start, removed: set[Client]) -> Start:
     """The start without the choices and losses of clients."""
-    choices = {client: choice for client, choice in start.chosen.items() if client not in removed}
+    choices = entries_without(start.chosen, removed)
     centres = start.centres
     if centres is not None:
-        losses = {
-            client: client_losses
-            for client, client_losses in centres.losses.items()
-            if client not in removed
-        }
-        centres = replace(centres, losses=losses)
+        centres = replace(centres, losses=entries_without(centres.losses, removed))
     return replace(start, chosen=choices, centres=centres)

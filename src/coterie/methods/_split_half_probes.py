@@ -32,6 +32,7 @@ from coterie.core import (
     as_groups,
     rows_without,
     state,
+    without,
 )
 from coterie.methods._cluster_tree import Leaf
 from coterie.methods._decisions import KeepWhole, SplitGroup
@@ -117,7 +118,7 @@ class LongProbe:
         _, second_halves = rows_without(self.clients, self.second_halves, removed)
         return replace(
             self,
-            answered=tuple(client for client in self.answered if client not in removed),
+            answered=without(self.answered, removed),
             clients=clients,
             updates=updates,
             second_halves=second_halves,
@@ -197,7 +198,7 @@ def forget(schedule: ProbeSchedule, removed: set[Client]) -> ProbeSchedule:
     evidence = schedule.evidence
     if evidence is None or not removed & set(evidence.clients):
         return schedule
-    remaining = [client for client in evidence.clients if client not in removed]
+    remaining = without(evidence.clients, removed)
     return replace(schedule, evidence=evidence.of(remaining) if len(remaining) > 1 else None)
 
 

@@ -73,6 +73,7 @@ from coterie.core import (
     state,
 )
 from coterie.methods._fences import clients_limited, fence_note, fenced_reports
+from coterie.methods._leavers import entries_without
 from coterie.methods.independent import Independent
 from coterie.methods.tuned import Tuned, method_of
 from coterie.settings import SettingError, check, setting
@@ -344,8 +345,8 @@ class Race:
         named = self.named
         removed = set(clients)
         arms = {name: named[name].retire(arm, clients) for name, arm in state.arms.items()}
-        seen = {key: _without_clients(reports, removed) for key, reports in state.seen.items()}
-        losses = _without_clients(state.losses, removed)
+        seen = {key: entries_without(reports, removed) for key, reports in state.seen.items()}
+        losses = entries_without(state.losses, removed)
         return replace(state, arms=arms, seen=seen, losses=losses, notes=())
 
     # -- what the clients report
@@ -756,10 +757,6 @@ def _without_arm(state: RaceState, name: str) -> RaceState:
     if state.leader == name:
         return replace(new_state, leader=ahead(new_state))
     return new_state
-
-
-def _without_clients(reports: Reports, removed: set[Client]) -> Reports:
-    return {client: report for client, report in reports.items() if client not in removed}
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -67,6 +67,7 @@ from coterie.methods import _cluster_tree
 from coterie.methods._cluster_tree import Leaf, Tree, join, ordered, root
 from coterie.methods._decisions import SplitGroup
 from coterie.methods._half_steps import Probing, of_equal_steps
+from coterie.methods._leavers import entries_without
 from coterie.methods._split_half_probes import (
     ENOUGH_CLIENTS,
     ENOUGH_SHARE,
@@ -102,7 +103,6 @@ MAX_KEPT_GROUPS = 8
 """Most groups without clients whose models are kept, with ``alert``: a concept may come back. The
 one left first goes first."""
 
-T = TypeVar("T")
 
 Stage = Literal["train", "review", "measure-losses", "offer-models"]
 """What an exchange is for.
@@ -238,7 +238,7 @@ class SplitHalf(Probing):
         removed = set(clients)
         new_state = _cluster_tree.retired(state, clients)
         stage = new_state.stage
-        risen = _without_clients(new_state.risen, removed)
+        risen = entries_without(new_state.risen, removed)
         if stage == "review" and not several(new_state):
             stage = self._first_stage
         if stage == "offer-models" and not risen:
@@ -249,8 +249,8 @@ class SplitHalf(Probing):
             schedules={
                 node: forget(schedule, removed) for node, schedule in new_state.schedules.items()
             },
-            examples=_without_clients(new_state.examples, removed),
-            losses=_without_clients(new_state.losses, removed),
+            examples=entries_without(new_state.examples, removed),
+            losses=entries_without(new_state.losses, removed),
             risen=risen,
         )
 
@@ -752,10 +752,6 @@ def _with_schedules(
 ) -> SplitHalfState:
     """Replace the schedules of some leaves."""
     return replace(state, schedules={**state.schedules, **schedules})
-
-
-def _without_clients(value_of_client: Mapping[Client, T], removed: set[Client]) -> dict[Client, T]:
-    return {client: value for client, value in value_of_client.items() if client not in removed}
 
 
 def _changed_groups(state_before: SplitHalfState, state_after: SplitHalfState) -> list[int]:

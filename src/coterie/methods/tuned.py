@@ -49,8 +49,10 @@ from coterie.core import (
     needs_of,
     serving_tasks,
     state,
+    without,
 )
 from coterie.methods._fences import clients_limited, fence_note, fenced_reports
+from coterie.methods._leavers import entries_without
 from coterie.methods._named import made
 from coterie.settings import SettingError, check, setting
 
@@ -245,11 +247,12 @@ class Tuned:
         return replace(state, inner=self.method.admit(state.inner, clients), notes=())
 
     def retire(self, state: TunedState, clients: tuple[Client, ...]) -> TunedState:
-        removed = set(clients)
-        gains = {client: gain for client, gain in state.gains.items() if client not in removed}
-        own = tuple(client for client in state.own if client not in removed)
         return replace(
-            state, inner=self.method.retire(state.inner, clients), gains=gains, own=own, notes=()
+            state,
+            inner=self.method.retire(state.inner, clients),
+            gains=entries_without(state.gains, clients),
+            own=without(state.own, clients),
+            notes=(),
         )
 
 

@@ -70,6 +70,7 @@ from coterie.core import (
 from coterie.methods._cluster_tree import Leaf, join, ordered
 from coterie.methods._decisions import KeepWhole
 from coterie.methods._half_steps import Probing, of_equal_steps
+from coterie.methods._leavers import entries_without
 from coterie.methods._split_half_probes import (
     ENOUGH_CLIENTS,
     ENOUGH_SHARE,
@@ -745,7 +746,7 @@ class SplitHalfSums(Probing):
             node: replace(branch, sketched=without(branch.sketched, retired))
             for node, branch in state.branches.items()
         }
-        walkers = {client: node for client, node in state.walkers.items() if client not in retired}
+        walkers = entries_without(state.walkers, retired)
         return replace(state, groups=ordered(groups), walkers=walkers, branches=branches)
 
     def explain(self, state: SplitHalfSumsState) -> tuple[Note, ...]:
