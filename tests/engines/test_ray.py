@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -609,6 +609,14 @@ def test_two_nodes_find_what_one_process_finds(method: Any, exact: bool, two: Tw
     same(*both(two.nodes(), method, world_of_six(), 3), exact=exact)
 
 
+def end_actor(actor: Any) -> None:
+    """Kill an actor and wait until it is dead: Ray kills in the background, and calls may overtake it."""
+    ray.kill(actor)
+    with suppress(RayActorError):
+        while True:
+            ray.get(actor.ready.remote())
+
+
 def broken_by(harm: Callable[[], None], rounds: Iterator[Round]) -> list[Round]:
     """The rounds, with some harm after the first."""
     first = next(rounds)
@@ -627,15 +635,15 @@ def test_clients_of_a_lost_node_run_on_the_other(
         if what == "node":
             two.lose_second()
         elif what == "actor":
-            ray.kill(cluster.nodes[0].actor)
+            end_actor(cluster.nodes[0].actor)
         else:  # after it has trained, before it is asked for means
-            add, actor = cluster.add_means, cluster.nodes[0].actor
-            monkeypatch.setattr(
-                cluster,
-                "add_means",
-                lambda *arguments: (ray.kill(actor), add(*arguments))[1],
-                raising=False,
-            )
+            add_means, actor = cluster.add_means, cluster.nodes[0].actor
+
+            def end_actor_and_add_means(*arguments: Any) -> None:
+                end_actor(actor)
+                add_means(*arguments)
+
+            monkeypatch.setattr(cluster, "add_means", end_actor_and_add_means, raising=False)
 
     running = inprocess.rounds(FedAvg(), world_of_six(), rounds=3, remote=cluster)
     found = broken_by(harm, running)
