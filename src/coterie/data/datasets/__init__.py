@@ -26,6 +26,7 @@ from coterie.data.examples import Dataset
 from coterie.files import expanded, reason
 from coterie.settings import UserError, build, nearest
 
+# Every module of this package registers its data sets when it is imported, so import them all.
 for _module in pkgutil.iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
 
@@ -59,6 +60,7 @@ def load(name: str, folder: Path | str | None = None, seed: int = 0, **options: 
         UserError: The name is unknown, the folder or a file is missing, or a file is not valid.
         SettingError: The data set has no such option.
     """
+    # The name says how the files are found and read, and which options there are.
     source = find(name, folder)
     return read(
         source,
@@ -70,6 +72,8 @@ def load(name: str, folder: Path | str | None = None, seed: int = 0, **options: 
 
 def read(source: Source, options: DatasetSettings, folder: Path | str | None, seed: int) -> Dataset:
     """Read a data set with the given options; see :func:`load`."""
+    # Find the files, and note the time and the size of each: the cache's key, so that a file that
+    # has changed is read again.
     paths = source.files(resolve(folder, options.name)) if source.files else ()
     try:
         stamps = tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in paths)
@@ -80,6 +84,7 @@ def read(source: Source, options: DatasetSettings, folder: Path | str | None, se
 
 
 @lru_cache(maxsize=2)
+# Two data sets, because a comparison of methods often changes between two scenarios.
 def _read_unless_kept(
     source: Source,
     stamps: tuple[tuple[Path, int, int], ...],
@@ -104,11 +109,13 @@ def find(name: str, folder: Path | str | None = None) -> Source:
     """
     if name in DATASETS:
         return DATASETS[name]
+    # Other names belong to a family: a data set of the hub, or a NAME.npz in the data folder.
     data_folder = folder or os.environ.get("COTERIE_DATA")
     for family in FAMILIES:
         source = family.find(name, expanded(data_folder) if data_folder else None)
         if source is not None:
             return source
+    # The message has all known names, and the nearest of them.
     known_names = ", ".join([*DATASETS, *(family.pattern for family in FAMILIES)])
     raise UserError(
         f"there is no data set {name!r}{nearest(name, DATASETS)} (known: {known_names})"
@@ -130,6 +137,7 @@ def resolve(folder: Path | str | None, name: str, *, file: bool = False) -> Path
         UserError: No path is given, it does not exist, or it is a folder where a file is needed or
             the other way round.
     """
+    # The words of the messages.
     noun = "file" if file else "folder"
     usage = "--data FILE.csv" if file else "--data DIR"
     data_path = folder or os.environ.get("COTERIE_DATA")
@@ -139,6 +147,7 @@ def resolve(folder: Path | str | None, name: str, *, file: bool = False) -> Path
             request = "a table is read from a file: give it"
         raise UserError(f"{request} with {usage} or set COTERIE_DATA")
     path = expanded(data_path)
+    # The path must exist, and be a file for a table and a folder for everything else.
     if file and path.is_dir():
         raise UserError(f"{path} is a folder, and a table is one file: give it with {usage}")
     if not path.exists():

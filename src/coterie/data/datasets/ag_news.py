@@ -15,6 +15,14 @@ from coterie.data.datasets.source import DatasetSettings, Paths, Source, registe
 from coterie.data.examples import Dataset, Pool
 from coterie.settings import UserError, setting
 
+# Upstream: the files train.csv (120,000 rows) and test.csv (7,600 rows) of AG News. A row is a
+# class from 1 to 4, a title and a description.
+#
+# From rows to examples: the text of a row becomes lower-case words, words become tokens, and the
+# tokens of all articles of a topic become one stream, which is cut into sequences.
+#
+# From examples to clients: the partition ``topic`` gives each client sequences of one topic only,
+# and the topics are the true groups. Partitions by label use the topics as labels.
 UNKNOWN = "<unknown>"
 END = "<end>"
 END_TOKEN = 1
@@ -37,9 +45,9 @@ class TextSettings(DatasetSettings):
 def text_files(folder: Path) -> Paths:
     """Find ``train.csv`` and ``test.csv`` of AG News under ``folder``."""
     places = ("ag_news_csv", "ag_news", "")
-    return tuple(
-        readers.find(folder, places, (name,), "ag_news") for name in ("train.csv", "test.csv")
-    )
+    train_path = readers.find(folder, places, ("train.csv",), "ag_news")
+    test_path = readers.find(folder, places, ("test.csv",), "ag_news")
+    return train_path, test_path
 
 
 def read_text(paths: Paths, options: TextSettings, seed: int = 0) -> Dataset:
@@ -65,11 +73,14 @@ def read_text(paths: Paths, options: TextSettings, seed: int = 0) -> Dataset:
             sequence.
     """
     del seed
+    # Step 1: read both files, and split every article into words.
     train_path, test_path = paths
     train_articles = _articles(train_path)
     test_articles = _articles(test_path)
+    # Step 2: number the words. Only training articles decide which words have a token of their own.
     vocabulary = _vocabulary(train_articles, options.vocabulary)
     token_of = {word: token for token, word in enumerate(vocabulary)}
+    # Step 3: join the articles of each topic and cut them into sequences, both pools alike.
     return Dataset(
         name=options.name,
         train=_sequences(train_articles, token_of, options.length, train_path),
@@ -79,10 +90,11 @@ def read_text(paths: Paths, options: TextSettings, seed: int = 0) -> Dataset:
     )
 
 
-def _vocabulary(articles: list[Article], size: int) -> tuple[str, ...]:
+def _vocabulary(articles: list[Article], vocabulary_size: int) -> tuple[str, ...]:
     counts = Counter(word for _, words in articles for word in words)
+    # The most frequent words come first; words of one frequency are in alphabetical order.
     by_frequency = sorted(counts, key=lambda word: (-counts[word], word))
-    return (UNKNOWN, END, *by_frequency[: max(size - 2, 0)])
+    return (UNKNOWN, END, *by_frequency[: max(vocabulary_size - 2, 0)])
 
 
 def words_of(text: str) -> list[str]:
@@ -92,15 +104,17 @@ def words_of(text: str) -> list[str]:
         >>> words_of("It's 28\\\\000 strong.")
         ["it's", '28', '000', 'strong']
     """
+    # Upstream writes some line breaks as a backslash, which separates words.
     return _WORD.findall(text.lower().replace("\\", " "))
 
 
 def _articles(path: Path) -> list[Article]:
     articles = []
-    for row, (topic, title, description) in enumerate(readers.rows(path, 3), 1):
+    for row_number, (topic, title, description) in enumerate(readers.rows(path, 3), 1):
+        # Upstream counts topics from 1, and we count from 0.
         if topic not in ("1", "2", "3", "4"):
             raise UserError(
-                f"{path} is mislabelled: row {row} has class {topic!r} where 1 to 4 were expected"
+                f"{path} is mislabelled: row {row_number} has class {topic!r} where 1 to 4 were expected"
             )
         articles.append((int(topic) - 1, words_of(f"{title} {description}")))
     return articles
@@ -123,6 +137,8 @@ def _sequences(articles: list[Article], token_of: dict[str, int], length: int, p
         inputs.append(tokens[: sequence_count * length].reshape(sequence_count, length))
         targets.append(tokens[1:].reshape(sequence_count, length))
         topics.append(np.full(sequence_count, topic, np.int64))
+    # A topic with fewer words than one sequence needs gives none; at least one topic must give
+    # some.
     if not sum(map(len, inputs)):
         raise UserError(
             f"{path} holds fewer than {length + 1} words of any topic, too few for one sequence"

@@ -12,24 +12,43 @@ from coterie.data.datasets.source import DatasetSettings, Paths, Source, registe
 from coterie.data.examples import Dataset, Pool, pool
 from coterie.settings import UserError
 
+# Upstream: the binary version of CIFAR. CIFAR-10 has data_batch_1.bin to data_batch_5.bin with
+# 10,000 images each, and test_batch.bin with 10,000; CIFAR-100 has train.bin with 50,000 images and
+# test.bin with 10,000. A row is one label byte (CIFAR-100: the coarse and the fine label) and 3 x
+# 32 x 32 pixel bytes: all of red, then green, then blue.
+#
+# From files to pools: the rows of all training files, one after the other, are the training pool,
+# and those of the test file the test pool. Pixels become floats from 0 to 1.
+#
+# From pools to clients: upstream records nothing of an image but its label, so partitions divide by
+# label (dirichlet, shards, half-normal, classes) or at random.
+ImagesAndLabels = tuple[np.ndarray, np.ndarray]
+"""Images ``(N, 3, 32, 32)`` and labels ``(N,)`` of one file."""
+
 
 def cifar10_files(folder: Path) -> Paths:
     """Find those of the five training files that exist, at least one, and the test file if any."""
-    names = [f"data_batch_{number}.bin" for number in range(1, 6)]
-    place = readers.find(folder, ("cifar-10-batches-bin", "cifar10", ""), names, "cifar10").parent
+    file_names = [f"data_batch_{number}.bin" for number in range(1, 6)]
+    # The first training file that exists says which folder the others are searched in.
+    cifar_folder = readers.find(
+        folder, ("cifar-10-batches-bin", "cifar10", ""), file_names, "cifar10"
+    ).parent
     paths: list[Path] = []
-    for name in (*names, "test_batch.bin"):
-        spellings = (place / name, place / f"{name}.gz")
-        paths += [path for path in spellings if path.is_file()][:1]
+    for file_name in (*file_names, "test_batch.bin"):
+        # Each file may be gzipped; the plain one is preferred.
+        for path in (cifar_folder / file_name, cifar_folder / f"{file_name}.gz"):
+            if path.is_file():
+                paths.append(path)
+                break
     return tuple(paths)
 
 
 def cifar100_files(folder: Path) -> Paths:
     """Find the training file and the test file."""
     places = ("cifar-100-binary", "cifar100", "")
-    return tuple(
-        readers.find(folder, places, (name,), "cifar100") for name in ("train.bin", "test.bin")
-    )
+    train_path = readers.find(folder, places, ("train.bin",), "cifar100")
+    test_path = readers.find(folder, places, ("test.bin",), "cifar100")
+    return train_path, test_path
 
 
 def read_cifar(paths: Paths, options: DatasetSettings, seed: int, classes: int) -> Dataset:
@@ -48,8 +67,8 @@ def read_cifar(paths: Paths, options: DatasetSettings, seed: int, classes: int) 
         UserError: A file is incomplete or mislabelled.
     """
     del seed
-    train: list[tuple[np.ndarray, np.ndarray]] = []
-    test: list[tuple[np.ndarray, np.ndarray]] = []
+    train_files: list[ImagesAndLabels] = []
+    test_files: list[ImagesAndLabels] = []
     for path in paths:
         # CIFAR-100 has two labels an image, of which the second is the fine one.
         labels_per_image = 1 if classes == 10 else 2
@@ -58,20 +77,22 @@ def read_cifar(paths: Paths, options: DatasetSettings, seed: int, classes: int) 
             raise UserError(
                 f"{path} is mislabelled: labels must be 0 to {classes - 1}, found {labels.max()}"
             )
-        pool_parts = test if path.name.startswith("test") else train
-        pool_parts.append((images, labels))
+        files_of_pool = test_files if path.name.startswith("test") else train_files
+        files_of_pool.append((images, labels))
+    # Files follow one another in the order of their numbers, so positions in the pool are
+    # upstream's.
     return Dataset(
         name=options.name,
-        train=_joined(train, options.name, classes),
-        test=_joined(test, options.name, classes) if test else None,
+        train=_joined(train_files, options.name, classes),
+        test=_joined(test_files, options.name, classes) if test_files else None,
         classes=classes,
     )
 
 
-def _joined(parts: list[tuple[np.ndarray, np.ndarray]], name: str, classes: int) -> Pool:
-    images = np.concatenate([part[0] for part in parts])
-    labels = np.concatenate([part[1] for part in parts])
-    return pool(images, labels, name, classes)
+def _joined(files_of_pool: list[ImagesAndLabels], dataset_name: str, classes: int) -> Pool:
+    """One pool of the images and the labels of several files."""
+    images, labels = zip(*files_of_pool, strict=True)
+    return pool(np.concatenate(images), np.concatenate(labels), dataset_name, classes)
 
 
 for _classes, _files in ((10, cifar10_files), (100, cifar100_files)):

@@ -12,6 +12,16 @@ from coterie.data.datasets.source import REGISTERED, DatasetSettings, Paths, Sou
 from coterie.data.examples import Dataset, Pool
 from coterie.settings import setting
 
+# Upstream: several data sets of digits, each in its own files and its own module of this package.
+# MNIST and USPS are grey and of 28 x 28 and 16 x 16 pixels, scikit-learn's digits grey and 8 x 8,
+# SVHN, SynthDigits and MNIST-M coloured and 32 x 32 or 28 x 28.
+#
+# From data sets to one pool: the first ``per_domain`` images of each, made equal in size and
+# channels, one domain after the other. The meta ``domain`` records which images come from which
+# data set.
+#
+# From the pool to clients: the partition ``domain`` gives each client images of one domain only,
+# and the domains are the true groups.
 NUMBER_OF_FILES = {"mnist": 4, "svhn": 2, "usps": 1, "synth_digits": 2, "mnist_m": 1, "digits": 0}
 """Data set of digits -> the number of its files."""
 
@@ -32,6 +42,7 @@ def domain_files(folder: Path, domains: tuple[str, ...]) -> Paths:
     """Find the files of all domains, in their order."""
     paths: list[Path] = []
     for domain in domains:
+        # scikit-learn's digits have no files.
         find_files = REGISTERED[domain].files
         paths += find_files(folder) if find_files else ()
     return tuple(paths)
@@ -52,46 +63,60 @@ def read_domains(
         The data set. Its meta ``domain`` is the number of the domain.
     """
     unread = list(paths)
-    train: list[Pool] = []
-    test: list[Pool] = []
+    train_pools: list[Pool] = []
+    test_pools: list[Pool] = []
     for domain in domains:
-        count = NUMBER_OF_FILES[domain]
-        domain_paths = unread[:count]
-        unread = unread[count:]
+        # The paths of all domains are one list; take those of this domain from its front.
+        file_count = NUMBER_OF_FILES[domain]
+        paths_of_domain = unread[:file_count]
+        unread = unread[file_count:]
         source = REGISTERED[domain]
+        # The domain's own module reads them.
         dataset = _with_test_pool(
-            source.read(tuple(domain_paths), source.options(name=domain), seed)
+            source.read(tuple(paths_of_domain), source.options(name=domain), seed)
         )
         assert dataset.test is not None
-        train.append(dataset.train.first(options.per_domain))
-        test.append(dataset.test.first(options.per_domain // 5))
-    return Dataset(name=options.name, train=_joined(train), test=_joined(test), classes=10)
+        # Every domain gives equally many images, so that no domain dominates by its size.
+        train_pools.append(dataset.train.first(options.per_domain))
+        test_pools.append(dataset.test.first(options.per_domain // 5))
+    return Dataset(
+        name=options.name, train=_joined(train_pools), test=_joined(test_pools), classes=10
+    )
 
 
 def _with_test_pool(dataset: Dataset) -> Dataset:
     """The last fifth of a data set without a test pool becomes its test pool."""
     if dataset.test is not None:
         return dataset
+    # The test images are the last ones, and the training images those before them.
     images = dataset.train.inputs
     labels = dataset.train.targets
     train_count = len(dataset.train) - len(dataset.train) // 5
-    test = Pool(images[train_count:], labels[train_count:])
+    test_pool = Pool(images[train_count:], labels[train_count:])
     return Dataset(
         name=dataset.name,
         train=dataset.train.first(train_count),
-        test=test,
+        test=test_pool,
         classes=dataset.classes,
     )
 
 
-def _joined(pools: list[Pool]) -> Pool:
+def _joined(pools_of_domains: list[Pool]) -> Pool:
     """One pool of all domains, in colour and of one size."""
     images = []
-    for pool in pools:
-        resized = torch.nn.functional.interpolate(pool.inputs, size=(28, 28), mode="bilinear")
+    for domain_pool in pools_of_domains:
+        # Resize to 28 x 28, repeat a grey channel three times, and undo what interpolation
+        # overshoots.
+        resized = torch.nn.functional.interpolate(
+            domain_pool.inputs, size=(28, 28), mode="bilinear"
+        )
         images.append(resized.expand(-1, 3, -1, -1).clamp(0, 1))
-    domain = [torch.full((len(pool),), number) for number, pool in enumerate(pools)]
-    labels = torch.cat([pool.targets for pool in pools])
+    # The number of each image's domain, in the order of the images.
+    domain = [
+        torch.full((len(domain_pool),), number)
+        for number, domain_pool in enumerate(pools_of_domains)
+    ]
+    labels = torch.cat([domain_pool.targets for domain_pool in pools_of_domains])
     return Pool(torch.cat(images), labels, {"domain": torch.cat(domain)})
 
 

@@ -20,6 +20,16 @@ from coterie.data.datasets.source import (
 from coterie.data.examples import Dataset, Pool, pool
 from coterie.settings import UserError, setting
 
+# Upstream: a data set of the Hugging Face hub, which consists of splits (train, test, validation)
+# with typed columns. The package flwr-datasets downloads it, and keeps its files in the hub's own
+# cache.
+#
+# From columns to pools: one column becomes the inputs and one the labels. Which ones follows from
+# their types or usual names, unless the user says it. The split ``train`` is the training pool;
+# ``test`` or else ``validation`` is the test pool.
+#
+# From pools to clients: a scenario divides the training pool. A column of writers becomes the meta
+# ``writer``, by which the partition ``writer`` makes one client of each writer.
 HUB_PREFIX = "hub:"
 
 USUAL_INPUTS = ("image", "img", "images", "x", "pixel_values", "features", "inputs", "input")
@@ -56,50 +66,67 @@ def read_hub(paths: Paths, options: HubSettings, seed: int = 0) -> Dataset:
             column is meant.
     """
     del paths, seed
-    name = options.name
-    train_split, test_split = _splits(name)
+    dataset_name = options.name
+    # Step 1: load the splits.
+    train_split, test_split = _splits(dataset_name)
+    # Step 2: decide which column holds the inputs and which the labels.
     features = train_split.features
-    inputs = options.input_column or _column(name, features, "Image", USUAL_INPUTS, "input_column")
-    labels = options.label_column or _column(
-        name, features, "ClassLabel", USUAL_LABELS, "label_column"
+    input_column = options.input_column or _column(
+        dataset_name, features, "Image", USUAL_INPUTS, "input_column"
     )
-    for column, setting_name in ((inputs, "input_column"), (labels, "label_column")):
+    label_column = options.label_column or _column(
+        dataset_name, features, "ClassLabel", USUAL_LABELS, "label_column"
+    )
+    for column, setting_name in ((input_column, "input_column"), (label_column, "label_column")):
         if column not in features:
             raise UserError(
-                f"{name} has no column {column!r} ({setting_name}); it has {', '.join(features)}"
+                f"{dataset_name} has no column {column!r} ({setting_name}); it has {', '.join(features)}"
             )
-    writer = next((column for column in USUAL_WRITERS if column in features), None)
-    train = _pool(train_split, inputs, labels, writer, name)
-    test = None if test_split is None else _pool(test_split, inputs, labels, writer, name)
-    classes = getattr(features[labels], "num_classes", None)
+    # Step 3: make arrays of the columns, in both splits.
+    writer_column = next((column for column in USUAL_WRITERS if column in features), None)
+    train_pool = _pool(train_split, input_column, label_column, writer_column, dataset_name)
+    test_pool = None
+    if test_split is not None:
+        test_pool = _pool(test_split, input_column, label_column, writer_column, dataset_name)
+    # Step 4: count the classes. The hub knows them for a class label; for other columns the
+    # greatest label tells.
+    classes = getattr(features[label_column], "num_classes", None)
     if not classes:
-        classes = 1 + max(int(pool.targets.max()) for pool in (train, test) if pool is not None)
-    return Dataset(name=name, train=train, test=test, classes=classes)
+        highest_label = int(train_pool.targets.max())
+        if test_pool is not None:
+            highest_label = max(highest_label, int(test_pool.targets.max()))
+        classes = 1 + highest_label
+    return Dataset(name=dataset_name, train=train_pool, test=test_pool, classes=classes)
 
 
-def _splits(name: str) -> tuple[Any, Any | None]:
+def _splits(dataset_name: str) -> tuple[Any, Any | None]:
     """The training split, and the split for tests or None."""
     # Otherwise flwr-datasets reports the names of data sets to its developers.
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     try:
         from flwr_datasets import FederatedDataset
     except ImportError as error:
-        raise UserError(f"{name} needs flwr-datasets: pip install 'coterie[hub]'") from error
-    hub_name = name.removeprefix(HUB_PREFIX)
+        raise UserError(
+            f"{dataset_name} needs flwr-datasets: pip install 'coterie[hub]'"
+        ) from error
+    hub_name = dataset_name.removeprefix(HUB_PREFIX)
     _check_regular(Path(hub_name))
-    data = FederatedDataset(dataset=hub_name, partitioners={}, shuffle=False)
+    # Without partitioners the library only downloads; Coterie divides the data itself.
+    federated_dataset = FederatedDataset(dataset=hub_name, partitioners={}, shuffle=False)
     try:
-        train = data.load_split("train")
+        train_split = federated_dataset.load_split("train")
     except Exception as error:
         # The errors are of many kinds: unknown, private, unreachable, no such split, broken. The
         # first line has the reason.
-        raise UserError(f"{name} cannot be loaded: {_first_line(error)}") from error
+        raise UserError(f"{dataset_name} cannot be loaded: {_first_line(error)}") from error
+    # Take the first split that can serve for tests, by its usual names.
     for test_split in ("test", "validation", "valid"):
         try:
-            return train, data.load_split(test_split)
-        except ValueError:  # there is no such split
+            return train_split, federated_dataset.load_split(test_split)
+        except ValueError:
+            # There is no such split.
             continue
-    return train, None
+    return train_split, None
 
 
 def _check_regular(folder: Path) -> None:
@@ -114,46 +141,62 @@ def _first_line(error: Exception) -> str:
 
 
 def _column(
-    name: str,
+    dataset_name: str,
     features: Mapping[str, Any],
-    kind: str,
+    column_type: str,
     usual_names: tuple[str, ...],
     setting_name: str,
 ) -> str:
     """The only column that has this type, or the first that has a usual name."""
-    typed = [column for column, feature in features.items() if type(feature).__name__ == kind]
-    if len(typed) == 1:
-        return typed[0]
+    # A type, such as an image, says more than a name: names only choose between several of one
+    # type.
+    columns_of_type = [
+        column for column, feature in features.items() if type(feature).__name__ == column_type
+    ]
+    if len(columns_of_type) == 1:
+        return columns_of_type[0]
     for column in usual_names:
-        if column in (typed or features):
+        if column in (columns_of_type or features):
             return column
     raise UserError(
-        f"{name}: the column is ambiguous, set {setting_name}; it has {', '.join(features)}"
+        f"{dataset_name}: the column is ambiguous, set {setting_name}; it has {', '.join(features)}"
     )
 
 
-def _pool(split: Any, inputs: str, labels: str, writer: str | None, name: str) -> Pool:
+def _pool(
+    hub_split: Any,
+    input_column: str,
+    label_column: str,
+    writer_column: str | None,
+    dataset_name: str,
+) -> Pool:
     try:
-        arrays = [np.asarray(value) for value in split[inputs]]
-    except Exception as error:  # many kinds, for example a broken image
+        arrays = [np.asarray(value) for value in hub_split[input_column]]
+    except Exception as error:
+        # The errors are of many kinds, for example that of a broken image.
         raise UserError(
-            f"{name}: the inputs in {inputs!r} cannot be read: {_first_line(error)}"
+            f"{dataset_name}: the inputs in {input_column!r} cannot be read: {_first_line(error)}"
         ) from error
+    # Images of different sizes, or grey and coloured ones, cannot be one array.
     if len({(array.shape, array.dtype.kind) for array in arrays}) > 1:
         raise UserError(
-            f"{name}: the inputs in {inputs!r} differ in shape; Coterie needs one shape"
+            f"{dataset_name}: the inputs in {input_column!r} differ in shape; Coterie needs one shape"
         )
+    # Writers have names or ids upstream; here they are numbered in the order of these.
     meta: dict[str, Any] = {}
-    if writer is not None:
-        meta["writer"] = np.unique(np.asarray(split[writer]), return_inverse=True)[1]
-    return pool(np.stack(arrays) if arrays else arrays, split[labels][:], name, **meta)
+    if writer_column is not None:
+        meta["writer"] = np.unique(np.asarray(hub_split[writer_column]), return_inverse=True)[1]
+    return pool(
+        np.stack(arrays) if arrays else arrays, hub_split[label_column][:], dataset_name, **meta
+    )
 
 
 _SOURCE = Source("a data set of the Hugging Face hub", read_hub, options=HubSettings)
 
 
 def _on_hub(name: str, folder: Path | None) -> Source | None:
-    del folder  # the hub's own cache keeps the files
+    # The hub's own cache keeps the files.
+    del folder
     return _SOURCE if name.startswith(HUB_PREFIX) else None
 
 

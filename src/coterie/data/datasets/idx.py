@@ -12,6 +12,16 @@ from coterie.data.datasets.source import DatasetSettings, Paths, Source, registe
 from coterie.data.examples import Dataset, pool
 from coterie.settings import UserError
 
+# Upstream: the four idx files of MNIST and of data sets in its format. The files of images hold (N,
+# 28, 28) bytes, those of labels (N,) bytes; 60,000 are for training and 10,000 for tests. QMNIST
+# adds two tables of integers with facts about each digit, such as who wrote it.
+#
+# From files to pools: the images and labels of train-* are the training pool, those of t10k-* the
+# test pool. Pixels become floats from 0 to 1.
+#
+# From pools to clients: partitions divide by label or at random. With QMNIST's tables the partition
+# ``writer`` makes one client of each writer, and ``population`` makes two groups of clients, whose
+# digits were written by Census employees or by students.
 IMAGES_AND_LABELS = (
     "train-images-idx3",
     "train-labels-idx1",
@@ -21,15 +31,21 @@ IMAGES_AND_LABELS = (
 WRITER_TABLES = ("qmnist-train-labels-idx2-int", "qmnist-test-labels-idx2-int")
 
 
-def idx_files(folder: Path, name: str, places: tuple[str, ...], writers: bool = False) -> Paths:
+def idx_files(
+    folder: Path, dataset_name: str, places: tuple[str, ...], writers: bool = False
+) -> Paths:
     """Find the four files of a data set like MNIST, and two more of QMNIST if it has writers."""
     # Some copies of the files have a dot where most have a hyphen.
     spellings: list[tuple[str, ...]] = [
-        (f"{stem}-ubyte", f"{stem[:-5]}.{stem[-4:]}-ubyte") for stem in IMAGES_AND_LABELS
+        (f"{file_stem}-ubyte", f"{file_stem[:-5]}.{file_stem[-4:]}-ubyte")
+        for file_stem in IMAGES_AND_LABELS
     ]
     if writers:
-        spellings += [(table,) for table in WRITER_TABLES]
-    return tuple(readers.find(folder, places, names, name) for names in spellings)
+        spellings += [(table_name,) for table_name in WRITER_TABLES]
+    return tuple(
+        readers.find(folder, places, spellings_of_file, dataset_name)
+        for spellings_of_file in spellings
+    )
 
 
 def read_idx(paths: Paths, options: DatasetSettings, seed: int = 0) -> Dataset:
@@ -38,12 +54,13 @@ def read_idx(paths: Paths, options: DatasetSettings, seed: int = 0) -> Dataset:
     pools = []
     # The order of the paths: images and labels to train, the same to test, and QMNIST's tables.
     has_tables = len(paths) > 4
-    for number in range(2):
-        images_path = paths[2 * number]
-        labels_path = paths[2 * number + 1]
+    for pool_number in range(2):
+        # Each pool has its images and its labels in two files.
+        images_path = paths[2 * pool_number]
+        labels_path = paths[2 * pool_number + 1]
         images = readers.idx(images_path, 3)
         labels = readers.idx(labels_path, 1)
-        meta = _writers(paths[4 + number], labels) if has_tables else {}
+        meta = _writers(paths[4 + pool_number], labels) if has_tables else {}
         pools.append(pool(images, labels, labels_path, 10, **meta))
     return Dataset(name=options.name, train=pools[0], test=pools[1], classes=10)
 
@@ -55,13 +72,18 @@ def _writers(path: Path, labels: np.ndarray) -> dict[str, np.ndarray]:
     agree with their labels. Column 1 is the series of NIST's forms: 4 is the high-school students'
     series, smaller numbers are the employees'.
     """
-    table = readers.idx(path, 2)
-    if len(table) < len(labels) or table.shape[1] < 3 or (table[: len(labels), 0] != labels).any():
+    digit_table = readers.idx(path, 2)
+    if (
+        len(digit_table) < len(labels)
+        or digit_table.shape[1] < 3
+        or (digit_table[: len(labels), 0] != labels).any()
+    ):
         raise UserError(
             f"{path} does not belong to these MNIST labels: its classes differ from them"
         )
-    table = table[: len(labels)]
-    return {"writer": table[:, 2], "population": np.equal(table[:, 1], 4)}
+    # QMNIST has more test digits than MNIST; those after MNIST's are not used.
+    digit_table = digit_table[: len(labels)]
+    return {"writer": digit_table[:, 2], "population": np.equal(digit_table[:, 1], 4)}
 
 
 _MNIST_FOLDERS = ("MNIST/raw", "mnist", "")
@@ -72,5 +94,5 @@ for _name, _about, _places in (
     ("qmnist", "MNIST with each digit's writer and population (idx files)", _MNIST_FOLDERS),
     ("fashion_mnist", "60,000 + 10,000 pictures of clothing, 28x28 (idx)", _FASHION_FOLDERS),
 ):
-    _files = partial(idx_files, name=_name, places=_places, writers=_name == "qmnist")
+    _files = partial(idx_files, dataset_name=_name, places=_places, writers=_name == "qmnist")
     register(_name, Source(_about, read_idx, _files))

@@ -25,6 +25,12 @@ from coterie.data.world import check_name
 from coterie.files import available_memory, check_links, reason
 from coterie.settings import UserError, setting
 
+# The files: a folder for each client, in it a folder for each class, in it PNG or JPEG pictures.
+# The names of the folders are the names of the clients and of the classes.
+#
+# From files to clients: a folder is a client, and nothing is divided among clients. All clients
+# together decide which classes there are, so that a label means the same for everyone. Each client
+# gets one pool, which ``OwnData.world`` cuts into training, validation and test pictures.
 ENDINGS = (".png", ".jpg", ".jpeg")
 """What the names of pictures end in, in lower or upper case."""
 
@@ -69,50 +75,58 @@ def clients_of_images(folder: Path, options: ImageSettings, takes_tokens: bool =
             place.
     """
     del takes_tokens
+    # Step 1: list clients, classes and pictures, with the time and the size of each picture. They
+    # are the key of the cache.
     folder = folder.resolve()
     check_links(folder)
-    files: list[ClientFiles] = []
+    files_of_clients: list[ClientFiles] = []
     try:
-        for client in _folders(folder):
-            classes = [
+        for client_folder in _folders(folder):
+            files_of_classes = [
                 (folder_of_class.name, _files(folder_of_class))
-                for folder_of_class in _folders(client)
+                for folder_of_class in _folders(client_folder)
             ]
-            files.append((client.name, tuple(classes)))
+            files_of_clients.append((client_folder.name, tuple(files_of_classes)))
     except OSError as error:
         raise UserError(f"{error.filename} cannot be read: {reason(error)}") from error
-    return _clients(folder, tuple(files), options)
+    # Step 2: read the pictures, unless the same ones are still in memory.
+    return _clients(folder, tuple(files_of_clients), options)
 
 
 def _folders(folder: Path) -> list[Path]:
     """The folders in a folder, which has at least one and no pictures."""
-    paths = list(_visible(folder))
-    for path in paths:
-        if not path.is_dir():
+    # A picture in the wrong place would be left out without a word, so it is an error.
+    entries = list(_visible(folder))
+    for entry in entries:
+        if not entry.is_dir():
             raise UserError(
-                f"{path} must be in the folder of a class, in the folder of a client: CLIENT/CLASS/{path.name}"
+                f"{entry} must be in the folder of a class, in the folder of a client: CLIENT/CLASS/{entry.name}"
             )
-    if not paths:
+    if not entries:
         raise UserError(
             f"{folder} is empty; it must have a folder for each client, with a folder of pictures for each class"
         )
-    by_name = {path.name: path for path in paths}
-    for name in by_name:
-        check_name(name, str(folder))
-    return [by_name[name] for name in in_order(by_name)]
+    # Names that are whole numbers are sorted as numbers.
+    by_name = {entry.name: entry for entry in entries}
+    for folder_name in by_name:
+        check_name(folder_name, str(folder))
+    return [by_name[folder_name] for folder_name in in_order(by_name)]
 
 
 def _files(folder: Path) -> tuple[Stamp, ...]:
     """The pictures in a folder, in the order of their names."""
-    paths = sorted(_visible(folder))
-    for path in paths:
-        if path.suffix.lower() not in ENDINGS:
-            raise UserError(f"{path} is not a picture: its name must end in {', '.join(ENDINGS)}")
-    stamps = []
-    for path in paths:
-        status = path.stat()
-        stamps.append((path, status.st_mtime_ns, status.st_size))
-    return tuple(stamps)
+    picture_paths = sorted(_visible(folder))
+    for picture_path in picture_paths:
+        if picture_path.suffix.lower() not in ENDINGS:
+            raise UserError(
+                f"{picture_path} is not a picture: its name must end in {', '.join(ENDINGS)}"
+            )
+    picture_stamps = []
+    for picture_path in picture_paths:
+        status = picture_path.stat()
+        # The time and the size of a picture show whether it has changed.
+        picture_stamps.append((picture_path, status.st_mtime_ns, status.st_size))
+    return tuple(picture_stamps)
 
 
 def _visible(folder: Path) -> Iterator[Path]:
@@ -124,11 +138,13 @@ def _visible(folder: Path) -> Iterator[Path]:
 
 
 @lru_cache(maxsize=1)
-def _clients(folder: Path, files: tuple[ClientFiles, ...], options: ImageSettings) -> OwnData:
+def _clients(
+    folder: Path, files_of_clients: tuple[ClientFiles, ...], options: ImageSettings
+) -> OwnData:
     # The classes and the number of pictures of all clients together.
     names_of_classes: set[str] = set()
     picture_count = 0
-    for _, classes in files:
+    for _, classes in files_of_clients:
         for class_name, stamps in classes:
             names_of_classes.add(class_name)
             picture_count += len(stamps)
@@ -141,8 +157,9 @@ def _clients(folder: Path, files: tuple[ClientFiles, ...], options: ImageSetting
 
     # One pool for each client.
     reader = _Reader(picture_count, options)
-    pools: dict[str, Pool] = {}
-    for client, classes in files:
+    pool_of_client: dict[str, Pool] = {}
+    # Read class after class; a label is the position of the class's name in the sorted list.
+    for client, classes in files_of_clients:
         pictures: list[np.ndarray] = []
         labels: list[int] = []
         for class_name, stamps in classes:
@@ -150,13 +167,14 @@ def _clients(folder: Path, files: tuple[ClientFiles, ...], options: ImageSetting
             labels += [all_classes.index(class_name)] * len(stamps)
         if not pictures:
             raise UserError(f"{folder / client} holds no picture")
-        pools[client] = pool(
+        pool_of_client[client] = pool(
             np.stack(pictures), np.array(labels), folder / client, len(all_classes)
         )
-    shape = tuple(next(reversed(pools.values())).inputs.shape[1:])
+    # All pictures have one size, so any client's pool shows it.
+    picture_shape = tuple(next(reversed(pool_of_client.values())).inputs.shape[1:])
     return OwnData(
-        pools={client: (client_pool, None, None) for client, client_pool in pools.items()},
-        shape=shape,
+        pools={client: (client_pool, None, None) for client, client_pool in pool_of_client.items()},
+        shape=picture_shape,
         outputs=len(all_classes),
         about={"task": "classification", "classes": all_classes},
     )
@@ -166,12 +184,12 @@ class _Reader:
     """Reads pictures of one size, and checks with the first that all of them fit into the memory.
 
     Args:
-        count: Number of pictures.
+        picture_count: Number of pictures of all clients.
         options: The size and the channels that all pictures get.
     """
 
-    def __init__(self, count: int, options: ImageSettings) -> None:
-        self.count = count
+    def __init__(self, picture_count: int, options: ImageSettings) -> None:
+        self.count = picture_count
         self.resize = options.resize
         self.grey = options.grey
         self.pillow = _pillow()
@@ -189,37 +207,43 @@ class _Reader:
         Raises:
             UserError: The file is not a picture, is too large, or has another size than the first.
         """
-        with readers.opened(path) as file:
+        with readers.opened(path) as picture_file:
             try:
-                array = self._array(file)
-            except Exception as error:  # Pillow raises errors of many kinds
+                picture = self._array(picture_file)
+            except Exception as error:
+                # Pillow raises errors of many kinds, and the first line has the reason.
                 cause = (str(error).splitlines() or [type(error).__name__])[0]
                 raise UserError(f"{path} is not a readable PNG or JPEG file ({cause})") from error
+        # The first picture sets the size of all, and shows how much memory they take.
         if self.first is None:
-            self.first = path, array.shape
-            self._check_memory(path, array.size)
-        if array.shape != self.first[1]:
+            self.first = path, picture.shape
+            self._check_memory(path, picture.size)
+        if picture.shape != self.first[1]:
             first_path, (_, first_height, first_width) = self.first
-            _, height, width = array.shape
+            _, height, width = picture.shape
             raise UserError(
                 f"all pictures must have one size: {path} has {width} x {height} pixels and "
                 f"{first_path} has {first_width} x {first_height}; set resize, for example to 64"
             )
-        return array
+        return picture
 
-    def _array(self, file: Any) -> np.ndarray:
+    def _array(self, picture_file: Any) -> np.ndarray:
         image_module, operations = self.pillow
         with warnings.catch_warnings():
             # Pillow only warns of a picture of more pixels than its limit, up to twice the limit.
             warnings.simplefilter("error", image_module.DecompressionBombWarning)
-            with image_module.open(file, formats=("PNG", "JPEG")) as opened:
-                if opened.mode.startswith("I"):
+            with image_module.open(picture_file, formats=("PNG", "JPEG")) as opened_picture:
+                if opened_picture.mode.startswith("I"):
                     raise ValueError("it has more than 8 bits per pixel: convert it to 8 bits")
-                upright = operations.exif_transpose(opened).convert("L" if self.grey else "RGB")
+                upright = operations.exif_transpose(opened_picture).convert(
+                    "L" if self.grey else "RGB"
+                )
+        # Cameras store some pictures lying down; from here on they are upright, and of one size.
         if self.resize is not None:
             upright = upright.resize((self.resize, self.resize), image_module.Resampling.BILINEAR)
-        array = np.asarray(upright)
-        return array[None] if self.grey else array.transpose(2, 0, 1)
+        pixels = np.asarray(upright)
+        # The channels come first, as PyTorch has it.
+        return pixels[None] if self.grey else pixels.transpose(2, 0, 1)
 
     def _check_memory(self, path: Path, picture_bytes: int) -> None:
         # A pixel takes one byte, and four more when it becomes a float32.

@@ -21,6 +21,11 @@ from coterie.data.examples import Dataset, pool
 from coterie.data.spelling import check_unlike
 from coterie.settings import UserError
 
+# From files to the pool: the images of all writers, of all files, follow one another in one
+# training pool. The meta ``writer`` records whose they are.
+#
+# From the pool to clients: the partition ``writer`` makes one client of each drawn writer, with all
+# of the writer's images. The handwriting makes clients differ, and there are no true groups.
 FEMNIST_CLASSES = 62
 IMAGE_SIDE = 28
 
@@ -42,12 +47,14 @@ def leaf_files(folder: Path) -> Paths:
         UserError: There are none.
     """
     searched: list[str] = []
-    for place in FEMNIST_FOLDERS:
-        for parts in FEMNIST_SUBFOLDERS:
-            searched.append(str(folder / place / parts[0]))
+    # The first folder that has files wins: data that LEAF has split come before data that it has
+    # not.
+    for femnist_folder in FEMNIST_FOLDERS:
+        for subfolders in FEMNIST_SUBFOLDERS:
+            searched.append(str(folder / femnist_folder / subfolders[0]))
             paths: list[Path] = []
-            for part in parts:
-                paths += _json_files(folder / place / part)
+            for subfolder in subfolders:
+                paths += _json_files(folder / femnist_folder / subfolder)
             if paths:
                 return tuple(paths)
     raise UserError(
@@ -78,6 +85,7 @@ def read_leaf(paths: Paths, options: DatasetSettings, seed: int = 0) -> Dataset:
     labels: list[np.ndarray] = []
     writer_of_image: list[str] = []
     for path in paths:
+        # A writer may be in a training and in a test file; equal names are one writer.
         for writer, writer_images, writer_labels in _writers(path):
             images.append(writer_images)
             labels.append(writer_labels)
@@ -86,10 +94,14 @@ def read_leaf(paths: Paths, options: DatasetSettings, seed: int = 0) -> Dataset:
     if not writer_of_image:
         raise UserError(f"{folder} holds no examples")
     # The number of a writer is the place of its name among the sorted names.
-    names, numbers = np.unique(writer_of_image, return_inverse=True)
-    check_unlike(names.tolist(), f"writers in {folder}")
+    writer_names, writer_numbers = np.unique(writer_of_image, return_inverse=True)
+    check_unlike(writer_names.tolist(), f"writers in {folder}")
     train = pool(
-        np.concatenate(images), np.concatenate(labels), folder, FEMNIST_CLASSES, writer=numbers
+        np.concatenate(images),
+        np.concatenate(labels),
+        folder,
+        FEMNIST_CLASSES,
+        writer=writer_numbers,
     )
     return Dataset(name=options.name, train=train, test=None, classes=FEMNIST_CLASSES)
 
@@ -98,13 +110,15 @@ def _writers(path: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:
     """Name, images ``(m, 28, 28)`` float32 and labels ``(m,)`` of each writer with an example."""
     writers = []
     try:
+        # The images are flat lists of 784 numbers, which become 28 x 28. Writers without images are
+        # left out.
         document: dict[str, Any] = json.loads(
             readers.content(path), object_pairs_hook=_without_repeated_names
         )
-        for name, examples in document["user_data"].items():
+        for writer_name, examples in document["user_data"].items():
             if examples["y"]:
                 images = np.array(examples["x"], np.float32).reshape(-1, IMAGE_SIDE, IMAGE_SIDE)
-                writers.append((name, images, np.array(examples["y"])))
+                writers.append((writer_name, images, np.array(examples["y"])))
     except (
         ValueError,
         KeyError,
@@ -116,23 +130,24 @@ def _writers(path: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:
         raise UserError(
             f"{path} is not a LEAF FEMNIST file: {type(error).__name__}, {error}"
         ) from error
-    for name, images, labels in writers:
+    # Labels that do not match the images show a damaged file.
+    for writer_name, images, labels in writers:
         if labels.shape != (len(images),):
             raise UserError(
-                f"{path} is mislabelled: writer {name!r} has {len(images)} images but labels "
+                f"{path} is mislabelled: writer {writer_name!r} has {len(images)} images but labels "
                 f"{list(labels.shape)}"
             )
     return writers
 
 
-def _without_repeated_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_repeated_names(names_and_values: list[tuple[str, Any]]) -> dict[str, Any]:
     """A table of JSON, in which no name occurs twice: the parser would keep the last one."""
-    table = dict(pairs)
-    if len(table) < len(pairs):
-        counts = Counter(name for name, _ in pairs)
-        repeated = next(name for name, count in counts.items() if count > 1)
+    json_object = dict(names_and_values)
+    if len(json_object) < len(names_and_values):
+        counts = Counter(name for name, _ in names_and_values)
+        repeated, _ = counts.most_common(1)[0]
         raise ValueError(f"the name {repeated!r} occurs twice")
-    return table
+    return json_object
 
 
 register(

@@ -19,16 +19,27 @@ from coterie.data.matching import check_scale
 from coterie.settings import UserError
 
 
+# The file: NumPy's .npz format, with the arrays x_train, y_train and, if upstream divides the data,
+# x_test, y_test; or x and y. USPS and MNIST-M are such files, and so is any other NAME.npz in the
+# data folder.
+#
+# From the file to pools: x_train and y_train are the training pool, x_test and y_test the test
+# pool. Bytes and whole numbers of three or more dimensions are images; see ``examples.pool``.
+#
+# From pools to clients: partitions divide by label or at random.
 def read_npz(
     paths: Paths, options: DatasetSettings, seed: int = 0, classes: int | None = None
 ) -> Dataset:
     """Read a .npz file; without ``classes``, the number of classes is the greatest label + 1."""
     del seed
-    train, test = npz_pools(paths[0], classes)
+    train_pool, test_pool = npz_pools(paths[0], classes)
+    # Nobody has told the number of classes: they are 0 to the greatest label of either pool.
     if classes is None:
-        highest = [int(pool.targets.max()) for pool in (train, test) if pool is not None]
-        classes = max(highest) + 1
-    return Dataset(name=options.name, train=train, test=test, classes=classes)
+        highest_label = int(train_pool.targets.max())
+        if test_pool is not None:
+            highest_label = max(highest_label, int(test_pool.targets.max()))
+        classes = highest_label + 1
+    return Dataset(name=options.name, train=train_pool, test=test_pool, classes=classes)
 
 
 def npz_pools(path: Path, classes: int | None = None) -> tuple[Pool, Pool | None]:
@@ -44,8 +55,10 @@ def npz_pools(path: Path, classes: int | None = None) -> tuple[Pool, Pool | None
     Raises:
         UserError: The file is not readable or has other keys.
     """
+    # Training and test images must have the same scale, 0 to 1 or 0 to 255.
     arrays = readers.npz(path)
     check_scale({str(path): arrays})
+    # The names of the arrays are those of a divided data set, or x and y.
     ending = "_train" if "x_train" in arrays else ""
     input_key = f"x{ending}"
     target_key = f"y{ending}"
@@ -54,14 +67,14 @@ def npz_pools(path: Path, classes: int | None = None) -> tuple[Pool, Pool | None
         or target_key not in arrays
         or ("x_test" in arrays) != ("y_test" in arrays)
     ):
-        keys = ", ".join(arrays) or "nothing"
+        held_keys = ", ".join(arrays) or "nothing"
         raise UserError(
-            f"{path} must hold x_train and y_train (or x and y), x_test with y_test; it holds {keys}"
+            f"{path} must hold x_train and y_train (or x and y), x_test with y_test; it holds {held_keys}"
         )
-    train = pool(arrays[input_key], arrays[target_key], path, classes)
+    train_pool = pool(arrays[input_key], arrays[target_key], path, classes)
     if "x_test" not in arrays:
-        return train, None
-    return train, pool(arrays["x_test"], arrays["y_test"], path, classes)
+        return train_pool, None
+    return train_pool, pool(arrays["x_test"], arrays["y_test"], path, classes)
 
 
 def npz_files(folder: Path, name: str) -> Paths:
@@ -69,7 +82,8 @@ def npz_files(folder: Path, name: str) -> Paths:
     return (readers.find(folder, ("", name), (f"{name}.npz",), name),)
 
 
-@cache  # equal names are one source, whose data set stays in memory
+# Equal names are one source, whose data set stays in memory.
+@cache
 def npz_source(name: str, classes: int | None = None) -> Source:
     """Return the data set of ``NAME.npz``."""
     return Source(
@@ -80,6 +94,7 @@ def npz_source(name: str, classes: int | None = None) -> Source:
 
 
 def _in_folder(name: str, folder: Path | None) -> Source | None:
+    # A name with a folder in it could lead out of the data folder.
     if folder is None or Path(name).name != name or not (folder / f"{name}.npz").is_file():
         return None
     return npz_source(name)

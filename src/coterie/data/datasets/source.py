@@ -108,6 +108,7 @@ FAMILIES: list[Family] = []
 
 def register(name: str, source: Source | OwnSource) -> None:
     """Add a data set. Its settings are those of ``source.options``."""
+    # A scenario divides the examples of the one kind; clients of the other have their own.
     if isinstance(source, Source):
         REGISTERED[name] = source
     else:
@@ -121,9 +122,10 @@ def register_family(family: Family) -> None:
 
 def settings_class(name: str) -> type[DatasetSettings]:
     """Return the class of the settings of the data set called ``name``, which may be unknown."""
-    known = REGISTERED.get(name) or OWN_SOURCES.get(name)
-    if known is not None:
-        return known.options
+    source = REGISTERED.get(name) or OWN_SOURCES.get(name)
+    if source is not None:
+        return source.options
+    # Only some families can be told from a name, such as hub:NAME.
     for family in FAMILIES:
         if family.prefix and name.startswith(family.prefix):
             return family.options
@@ -140,6 +142,7 @@ def check_memory(needed_bytes: int, what: str) -> None:
     Raises:
         SettingError: They would take more than half of the free memory.
     """
+    # The other half is for the models, and for the copies that training makes.
     half_of_free = available_memory() / 2
     if needed_bytes > half_of_free:
         raise SettingError(

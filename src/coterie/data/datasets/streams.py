@@ -24,6 +24,12 @@ from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import setting
 
 
+# There are no files: examples are drawn, uniformly from the unit square or cube. A concept is a
+# rule that gives each input its label, so every example has one label under each concept. The
+# columns ``concept 0``, ``concept 1``, ... of the pool's meta hold them.
+#
+# From the stream to clients: examples are divided at random. The shift ``concept`` lets group g see
+# the labels of concept g, and with a drift the schedule says which client has which concept when.
 @dataclass(frozen=True, kw_only=True)
 class StreamSettings(DatasetSettings):
     """The length of a stream and its label noise."""
@@ -53,6 +59,7 @@ class Stream:
 
 
 def _sine(inputs: np.ndarray) -> list[np.ndarray]:
+    # The second concept has every label of the first reversed.
     is_below = inputs[:, 1] <= np.sin(inputs[:, 0])
     return [is_below, ~is_below]
 
@@ -118,15 +125,17 @@ def draw(paths: Paths, options: StreamSettings, seed: int, stream: Stream) -> Da
     del paths
     examples = options.examples
     name = options.name
+    # In bytes: the inputs as float64 and float32, and each concept's labels with their copies.
     check_memory(
         8 * examples * (2 * stream.features + 3 * stream.concepts),
         f"Scenario.examples {examples:,} of {name}",
     )
     # A wrong label is wrong under every concept.
-    rng = numpy_generator(seed, Purpose.DATA)
-    inputs = rng.random((examples, stream.features))
-    wrong = rng.random(examples) < options.mislabelled
-    labels = [(true_label ^ wrong).astype(np.int64) for true_label in stream.rule(inputs)]
+    data_rng = numpy_generator(seed, Purpose.DATA)
+    inputs = data_rng.random((examples, stream.features))
+    is_mislabelled = data_rng.random(examples) < options.mislabelled
+    labels = [(true_label ^ is_mislabelled).astype(np.int64) for true_label in stream.rule(inputs)]
+    # The targets are the labels under concept 0; a shift or a drift chooses another column.
     checked_pool = pool(inputs.astype(np.float32), labels[0], name, 2)
     meta = {
         f"{CONCEPT}{number}": torch.from_numpy(concept_labels)

@@ -12,6 +12,9 @@ from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import setting
 
 
+# There are no files: examples are drawn. A class is a Gaussian cloud around its own random mean,
+# and ``spread`` says how much the clouds overlap. All examples are one pool, which a scenario
+# divides among clients; each client holds out its own test examples.
 @dataclass(frozen=True, kw_only=True)
 class SyntheticSettings(DatasetSettings):
     """The size of Gaussian classes."""
@@ -44,17 +47,20 @@ def draw(paths: Paths, options: SyntheticSettings, seed: int) -> Dataset:
     examples = options.examples
     features = options.features
     classes = options.classes
+    # In bytes: the class means, the inputs and the labels, all of 8 bytes.
     check_memory(
         8 * (classes * features + examples * (features + 1)),
         f"Scenario.examples {examples:,}, features {features:,} and classes {classes:,}",
     )
-    rng = numpy_generator(seed, Purpose.DATA)
-    means = rng.standard_normal((classes, features))
-    labels = rng.permutation(np.arange(examples) % classes)
-    inputs = rng.standard_normal((examples, features))
+    data_rng = numpy_generator(seed, Purpose.DATA)
+    # Draw the mean of each class, deal the classes out evenly in random order, and draw each
+    # example's deviation from its class mean.
+    class_means = data_rng.standard_normal((classes, features))
+    labels = data_rng.permutation(np.arange(examples) % classes)
+    inputs = data_rng.standard_normal((examples, features))
     # In place, because the check above leaves memory for one copy.
     inputs *= options.spread
-    inputs += means[labels]
+    inputs += class_means[labels]
     train = pool(inputs, labels, "synthetic", classes)
     return Dataset(name="synthetic", train=train, test=None, classes=classes)
 

@@ -35,6 +35,16 @@ from coterie.data.times import check_gap, is_date_column
 from coterie.files import check_unpacked, reason
 from coterie.settings import SettingError, UserError, setting
 
+# The file: CSV (comma, semicolon or tab; also gzipped) or Parquet. A row is an example, and one
+# column names its client.
+#
+# From the file to columns: CSV and Parquet have a reader each, which gives the needed columns as
+# arrays of one kind: booleans, whole numbers, floats, texts or dates.
+#
+# From columns to clients: ``frames.clients_of`` groups the rows by the column that names the
+# client, makes numbers of the features and the targets, and keeps the rows of a subject together.
+# Nothing is divided among clients; ``OwnData.world`` cuts each client's rows into training,
+# validation and test rows, at random or by the order column.
 MAX_CSV_COLUMNS = 100_000
 """The maximum number of columns of a CSV file."""
 
@@ -111,6 +121,7 @@ def clients_of_table(path: Path, options: TableSettings, takes_tokens: bool = Fa
             f"{path} must be a table, with a name that ends in .csv, .csv.gz or .parquet"
         )
     try:
+        # The time and the size of the file show whether the table in memory is still the file's.
         status = path.stat()
     except OSError as error:
         raise UserError(f"{path} cannot be read: {reason(error)}") from error
@@ -121,55 +132,67 @@ def clients_of_table(path: Path, options: TableSettings, takes_tokens: bool = Fa
 def _clients(path: Path, file_stamp: tuple[int, int], options: TableSettings) -> OwnData:
     # The file's time and size are only a key of the cache.
     del file_stamp
-    client = options.client
-    targets = options.targets
-    order = options.order
+    client_column = options.client
+    target_columns = options.targets
+    order_column = options.order
+    # Read the names of the columns first: a wrong name in the settings is found before the data are
+    # read.
     if ending(path) == ".parquet":
-        names, read_columns, read_start = _parquet(path)
+        column_names, read_columns, read_start = _parquet(path)
     else:
-        names, read_columns, read_start = _csv(path, text_columns=(client, options.subject))
-    for setting_name, value in (("client", client), ("target", targets)):
-        if not value:
+        column_names, read_columns, read_start = _csv(
+            path, text_columns=(client_column, options.subject)
+        )
+    for setting_name, columns_of_role in (("client", client_column), ("target", target_columns)):
+        if not columns_of_role:
             raise SettingError(
-                f"Scenario.{setting_name} must name a column of {path}, which has {listed(names)}"
+                f"Scenario.{setting_name} must name a column of {path}, which has {listed(column_names)}"
             )
 
     # The use of each column: those with a role, the order, and the features, by default all others.
-    role_columns = [str(client), *targets]
+    role_columns = [str(client_column), *target_columns]
     if options.subject is not None:
         role_columns.append(options.subject)
-    order_columns = [] if order is None else [order]
-    features = list(options.columns)
-    if not features:
-        used = (*role_columns, *order_columns)
-        features = [name for name in names if name not in used]
-    check_columns(names, role_columns, features, str(path))
+    order_columns = [] if order_column is None else [order_column]
+    feature_columns = list(options.columns)
+    if not feature_columns:
+        used_columns = (*role_columns, *order_columns)
+        feature_columns = [name for name in column_names if name not in used_columns]
+    check_columns(column_names, role_columns, feature_columns, str(path))
     check_order(
-        names, role_columns, order_columns, options.gap if order is None else None, str(path)
+        column_names,
+        role_columns,
+        order_columns,
+        options.gap if order_column is None else None,
+        str(path),
     )
     # The order may also be a feature, and is then read once.
-    order_alone = [name for name in order_columns if name not in features]
-    data = clients_of(
-        read_columns([*role_columns, *features, *order_alone]),
-        client,
-        targets,
-        features,
+    order_alone = [name for name in order_columns if name not in feature_columns]
+    # Read the columns and make clients of their rows.
+    own_data = clients_of(
+        read_columns([*role_columns, *feature_columns, *order_alone]),
+        client_column,
+        target_columns,
+        feature_columns,
         options.task,
         str(path),
         options.subject,
-        order,
+        order_column,
         options.gap,
     )
-    if order is not None or any(text.endswith(TIME_HINT_END) for text in data.hints):
-        return data
+    # With an order, or a hint about times already, there is nothing more to say.
+    if order_column is not None or any(hint.endswith(TIME_HINT_END) for hint in own_data.hints):
+        return own_data
 
     # The rows have no order: say it if a column that is not used has dates.
-    unused = [name for name in names if name not in (*role_columns, *features)]
-    first_values = read_start(unused) if unused else {}
-    for name, values in first_values.items():
-        if is_date_column(values):
-            return replace(data, hints=[*data.hints, looks_like_time(name)])
-    return replace(data, hints=[*data.hints])
+    unused_columns = [
+        name for name in column_names if name not in (*role_columns, *feature_columns)
+    ]
+    first_values = read_start(unused_columns) if unused_columns else {}
+    for column_name, column_start in first_values.items():
+        if is_date_column(column_start):
+            return replace(own_data, hints=[*own_data.hints, looks_like_time(column_name)])
+    return replace(own_data, hints=[*own_data.hints])
 
 
 TABLE_ENDINGS = (".csv", ".parquet")
@@ -183,10 +206,10 @@ def is_table_file(path: Path) -> bool:
 
 def ending(path: Path) -> str:
     """The ending of a table's name, without that of a gzipped CSV file."""
-    name = path.name.lower()
-    if name.endswith(".csv.gz"):
-        name = name.removesuffix(".gz")
-    return Path(name).suffix
+    file_name = path.name.lower()
+    if file_name.endswith(".csv.gz"):
+        file_name = file_name.removesuffix(".gz")
+    return Path(file_name).suffix
 
 
 Columns = dict[str, np.ndarray]
@@ -205,18 +228,20 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 def _csv(path: Path, text_columns: Collection[str | None]) -> tuple[list[str], Read, Read]:
     """The names of a CSV file's columns, and the functions that read it, or their start."""
+    # The whole file, unpacked, is in memory; rows are parsed from it block by block.
     content = readers.content(path)
     if not content.strip():
         raise UserError(f"{path} is empty")
     # The delimiter is the mark that the line of names has most often.
     first_line = content.partition(b"\n")[0]
     delimiter = max((",", ";", "\t"), key=lambda candidate: first_line.count(candidate.encode()))
+    # Each column becomes an array, so a broken file could make any number of them.
     if first_line.count(delimiter.encode()) >= MAX_CSV_COLUMNS:
         raise UserError(f"{path} has more than {MAX_CSV_COLUMNS:,} columns")
-    names = next(_rows(path, content, delimiter))
-    if "" in names:
+    column_names = next(_rows(path, content, delimiter))
+    if "" in column_names:
         raise UserError(
-            f"{path}: column {names.index('') + 1} has no name; name it, or, if it has row numbers, "
+            f"{path}: column {column_names.index('') + 1} has no name; name it, or, if it has row numbers, "
             "write the file without them (index=False in pandas)"
         )
     blocks = partial(_blocks, path, content, delimiter)
@@ -228,14 +253,15 @@ def _csv(path: Path, text_columns: Collection[str | None]) -> tuple[list[str], R
         first_block = next(blocks(columns))
         return {name: np.array(fields, object) for name, fields in first_block.items()}
 
-    return names, read, read_start
+    return column_names, read, read_start
 
 
 def _rows(path: Path, content: bytes, delimiter: str) -> Iterator[list[str]]:
     """The rows that are not blank, first the names of the columns."""
-    lines = io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="")
+    text_lines = io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="")
     try:
-        yield from (row for row in csv.reader(lines, delimiter=delimiter, strict=True) if row)
+        # The parser gives a blank line as an empty list.
+        yield from filter(None, csv.reader(text_lines, delimiter=delimiter, strict=True))
     except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} is not a csv file in UTF-8 ({error})") from error
 
@@ -246,78 +272,95 @@ Block = dict[str, Fields]
 """Column -> its fields in some rows."""
 
 
-def _blocks(path: Path, content: bytes, delimiter: str, wanted: list[str]) -> Iterator[Block]:
+def _blocks(
+    path: Path, content: bytes, delimiter: str, needed_columns: list[str]
+) -> Iterator[Block]:
     """The needed columns, some rows after the others."""
-    rows = _rows(path, content, delimiter)
-    names = next(rows)
+    file_rows = _rows(path, content, delimiter)
+    column_names = next(file_rows)
     rows_before = 0
-    while block_rows := list(islice(rows, CSV_BLOCK_ROWS)):
-        for row_number, row in enumerate(block_rows, rows_before + 1):
-            if len(row) != len(names):
+    while block_rows := list(islice(file_rows, CSV_BLOCK_ROWS)):
+        for row_number, fields_of_row in enumerate(block_rows, rows_before + 1):
+            if len(fields_of_row) != len(column_names):
                 raise UserError(
-                    f"{path}: row {row_number} has {len(row)} fields where {len(names)} were expected"
+                    f"{path}: row {row_number} has {len(fields_of_row)} fields where {len(column_names)} were expected"
                 )
-        columns = dict(zip(names, zip(*block_rows, strict=True), strict=True))
-        yield {name: columns[name] for name in wanted}
+        # Turn the rows into columns, and keep those that are needed.
+        columns = dict(zip(column_names, zip(*block_rows, strict=True), strict=True))
+        yield {name: columns[name] for name in needed_columns}
         rows_before += len(block_rows)
 
 
 def _read_csv(
     path: Path,
     blocks: Callable[[], Iterator[Block]],
-    size: int,
+    packed_bytes: int,
     text_columns: Collection[str | None],
 ) -> Columns:
-    """The columns of a file of ``size`` bytes."""
+    """The columns of a file of ``packed_bytes`` bytes."""
     # First reading: the kind of array for each column, and its missing values.
-    kinds: dict[str, str] = {}
-    missing: dict[str, Missing] = {}
+    kind_of_column: dict[str, str] = {}
+    missing_values: dict[str, Missing] = {}
     for block in blocks():
-        for name, fields in block.items():
+        for column_name, fields in block.items():
+            # An empty field is a missing value.
             is_missing = np.array([not field for field in fields])
-            missing[name] = missing.get(name, Missing()).plus(is_missing)
-            if name in text_columns:
-                kinds[name] = "O"
+            missing_values[column_name] = missing_values.get(column_name, Missing()).plus(
+                is_missing
+            )
+            # What is needed as text, such as the names of clients, stays text: 007 is not 7.
+            if column_name in text_columns:
+                kind_of_column[column_name] = "O"
             else:
-                kinds[name] = _common_kind(kinds.get(name), fields)
-    if not missing:
+                kind_of_column[column_name] = _common_kind(kind_of_column.get(column_name), fields)
+    if not missing_values:
         raise UserError(f"{path} has no rows below the names of its columns")
-    for name, column_missing in missing.items():
-        column_missing.check(f"{path}: the column {name}")
-    unpacked_bytes = sum(8 * column_missing.rows for column_missing in missing.values())
-    check_unpacked(path, size, unpacked_bytes)
+    for column_name, missing_in_column in missing_values.items():
+        missing_in_column.check(f"{path}: the column {column_name}")
+    unpacked_bytes = sum(
+        8 * missing_in_column.rows for missing_in_column in missing_values.values()
+    )
+    # The arrays take eight bytes for each field, which may be much more than the file.
+    check_unpacked(path, packed_bytes, unpacked_bytes)
 
     # Second reading: the arrays. Equal texts are one object.
-    arrays: dict[str, list[np.ndarray]] = {name: [] for name in kinds}
+    blocks_of_columns: dict[str, list[np.ndarray]] = {name: [] for name in kind_of_column}
     known_texts: dict[str, str] = {}
     for block in blocks():
-        for name, fields in block.items():
-            arrays[name].append(_array(fields, kinds[name], known_texts))
-    return {name: np.concatenate(blocks_of_column) for name, blocks_of_column in arrays.items()}
+        for column_name, fields in block.items():
+            blocks_of_columns[column_name].append(
+                _array(fields, kind_of_column[column_name], known_texts)
+            )
+    return {
+        name: np.concatenate(blocks_of_column)
+        for name, blocks_of_column in blocks_of_columns.items()
+    }
 
 
 def _common_kind(earlier_kind: str | None, fields: Fields) -> str:
     """The kind of array that holds the earlier fields of a column and these ones."""
     if earlier_kind == "O":
         return "O"
-    kind = _kind(fields)
-    if earlier_kind in (None, kind):
-        return kind
-    return "f" if {earlier_kind, kind} == {"i", "f"} else "O"
+    kind_of_fields = _kind(fields)
+    # Whole numbers and floats together are floats; any other mixture is text.
+    if earlier_kind in (None, kind_of_fields):
+        return kind_of_fields
+    return "f" if {earlier_kind, kind_of_fields} == {"i", "f"} else "O"
 
 
 def _kind(fields: Fields) -> str:
     """The kind of array that holds the fields, of which some may be empty: b, i, f, or O for text."""
     filled = [field for field in fields if field]
-    for kind, pattern in (("b", _BOOLEAN), ("i", _INTEGER), ("f", NUMBER_PATTERN)):
+    # Try the kinds from the narrowest to the widest.
+    for array_kind, pattern in (("b", _BOOLEAN), ("i", _INTEGER), ("f", NUMBER_PATTERN)):
         if all(map(pattern.fullmatch, filled)):
-            return kind
+            return array_kind
     return "O"
 
 
-def _array(fields: Fields, kind: str, known_texts: dict[str, str]) -> np.ndarray:
+def _array(fields: Fields, array_kind: str, known_texts: dict[str, str]) -> np.ndarray:
     """The fields as an array of a kind; ``known_texts`` has the texts so far, each as one object."""
-    match kind:
+    match array_kind:
         case "O":
             return np.array([known_texts.setdefault(field, field) for field in fields], object)
         case "b":
@@ -343,10 +386,11 @@ def _parquet(path: Path) -> tuple[list[str], Read, Read]:
         from pyarrow import parquet
     except ImportError as error:
         raise UserError(f"{path} needs pyarrow: pip install 'coterie[tables]'") from error
-    with _opened(path) as file:
-        all_names = parquet.ParquetFile(file).schema_arrow.names
-    names = [name for name in all_names if not PANDAS_INDEX.fullmatch(name)]
-    return names, partial(_read_parquet, path), partial(_start_of_parquet, path)
+    # Only the schema at the end of the file is read here.
+    with _opened(path) as parquet_file:
+        all_names = parquet.ParquetFile(parquet_file).schema_arrow.names
+    column_names = [name for name in all_names if not PANDAS_INDEX.fullmatch(name)]
+    return column_names, partial(_read_parquet, path), partial(_start_of_parquet, path)
 
 
 @contextmanager
@@ -357,7 +401,8 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
             yield file
     except UserError:
         raise
-    except Exception as error:  # pyarrow raises errors of many kinds
+    except Exception as error:
+        # pyarrow raises errors of many kinds, and the first line has the reason.
         cause = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"{path} is not a readable Parquet file ({cause})") from error
 
@@ -377,35 +422,39 @@ def _read_parquet(path: Path, columns: list[str]) -> Columns:
         array_bytes = 8 * parquet_file.metadata.num_rows * len(columns)
         packed_bytes = os.fstat(raw_file.fileno()).st_size
         check_unpacked(path, packed_bytes, max(unpacked_bytes, array_bytes))
-        table = parquet_file.read(columns=columns, use_threads=False)
-        return {name: _of_chunks(table.column(name)) for name in columns}
+        needed_columns = parquet_file.read(columns=columns, use_threads=False)
+        return {name: _of_chunks(needed_columns.column(name)) for name in columns}
 
 
 def _start_of_parquet(path: Path, columns: list[str]) -> Columns:
     """The columns of dates and of text in the first rows."""
     from pyarrow import parquet, types
 
+    # Only these types can look like times.
     date_or_text = (types.is_date, types.is_timestamp, types.is_string, types.is_large_string)
     with _opened(path) as raw_file:
         parquet_file = parquet.ParquetFile(raw_file)
         shown_columns = []
-        for name in columns:
-            column_type = parquet_file.schema_arrow.field(name).type
+        for column_name in columns:
+            column_type = parquet_file.schema_arrow.field(column_name).type
             if any(is_type(column_type) for is_type in date_or_text):
-                shown_columns.append(name)
+                shown_columns.append(column_name)
         if not shown_columns:
             return {}
         batches = parquet_file.iter_batches(START_ROWS, columns=shown_columns, use_threads=False)
-        batch = next(batches, None)
-        if batch is None:
+        first_batch = next(batches, None)
+        if first_batch is None:
             return {}
-        return {name: batch.column(name).to_numpy(zero_copy_only=False) for name in shown_columns}
+        return {
+            name: first_batch.column(name).to_numpy(zero_copy_only=False) for name in shown_columns
+        }
 
 
-def _is_text(path: Path, name: str, column_type: Any) -> bool:
+def _is_text(path: Path, column_name: str, column_type: Any) -> bool:
     """Whether a column is of text; raises :class:`UserError` if it is not of text, numbers, booleans or dates."""
     from pyarrow import types
 
+    # Texts that are stored once each, by number, count as texts.
     if types.is_dictionary(column_type):
         column_type = column_type.value_type
     if types.is_string(column_type) or types.is_large_string(column_type):
@@ -413,7 +462,7 @@ def _is_text(path: Path, name: str, column_type: Any) -> bool:
     numeric = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
     if not any(is_type(column_type) for is_type in (*numeric, types.is_date, types.is_timestamp)):
         raise UserError(
-            f"{path}: the column {name} holds values of type {column_type}: {MAKE_NUMBERS}"
+            f"{path}: the column {column_name} holds values of type {column_type}: {MAKE_NUMBERS}"
         )
     return False
 
@@ -424,13 +473,14 @@ def _of_chunks(column: Any) -> np.ndarray:
 
     if not types.is_dictionary(column.type):
         return column.to_numpy()
-    arrays = [np.empty(0, object)]
+    chunk_arrays = [np.empty(0, object)]
     for chunk in column.chunks:
-        texts = np.array([*chunk.dictionary.to_pylist(), None], object)
+        # Each chunk has its own list of texts.
+        chunk_texts = np.array([*chunk.dictionary.to_pylist(), None], object)
         # A missing text has the number of the last entry, None.
-        numbers = chunk.indices.fill_null(len(texts) - 1)
-        arrays.append(texts[numbers.to_numpy(zero_copy_only=False)])
-    return np.concatenate(arrays)
+        text_numbers = chunk.indices.fill_null(len(chunk_texts) - 1)
+        chunk_arrays.append(chunk_texts[text_numbers.to_numpy(zero_copy_only=False)])
+    return np.concatenate(chunk_arrays)
 
 
 register("table", OwnSource("one per name", clients_of_table, TableSettings, is_file=True))
