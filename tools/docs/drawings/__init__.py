@@ -1,0 +1,1 @@
+"""The drawings of the documents, as SVG: ``python -m tools.docs.drawings`` writes them all."""

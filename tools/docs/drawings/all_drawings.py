@@ -1,0 +1,24 @@
+"""All drawings and where each of them is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tools.docs.drawings.canvas import ROOT
+from tools.docs.drawings.idea import idea
+from tools.docs.drawings.logo import logos
+
+FIGURES = ROOT / "docs" / "figures"
+STATIC = ROOT / "docs" / "_static"
+
+DRAWINGS = {
+    "idea": idea,
+}
+"""Name of a file in docs/figures/ -> what draws it."""
+
+
+def drawn() -> dict[Path, str]:
+    """Every file and its content."""
+    figures = {FIGURES / f"{name}.svg": draw().svg() for name, draw in DRAWINGS.items()}
+    marks = {STATIC / name: text for name, text in logos().items()}
+    return figures | marks
