@@ -19,7 +19,7 @@ from coterie.clustering import optimal_bipartition, separation_gap
 from coterie.core import Note
 from coterie.data.world import World
 from coterie.methods import CFL
-from coterie.records.record import line
+from coterie.records.round_line import line_of_round
 from coterie.report.group_tree import Group, history
 from papers import cfl_figures as figures
 from papers.cfl_claims import gap_claims, gap_table, norm_claims, round_claims, tree_claims
@@ -44,7 +44,7 @@ def grow_tree(
     """CFL's tree of groups, its leaves, the true groups, and who came later."""
     world = world_of(on, scenario, training, seed)
     founders = world.attendance.founders(world.clients)
-    lines = [line(done) for done in rounds_of(CFL(), world, on, rounds, seed)]
+    lines = [line_of_round(done) for done in rounds_of(CFL(), world, on, rounds, seed)]
     return {
         "tree": branch(history(lines)),
         "groups": lines[-1]["groups"],

@@ -17,7 +17,7 @@ from coterie.cli import guarded
 from coterie.cli.arguments import Parser, common, parse, whole
 from coterie.core import Round
 from coterie.engines.workers import EngineError, Hardware
-from coterie.records.record import to_json
+from coterie.records.text_files import to_json
 from coterie.report import terminal
 from coterie.report.live import Steps, duration, groups, watched
 from coterie.runs.experiment import data_folder

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from coterie.files import read_regular
 from coterie.records.codec import DamagedError
-from coterie.records.record import to_json
+from coterie.records.text_files import to_json
 from papers.study import Cell, Row, key
 
 

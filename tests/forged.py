@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.records.checksum import of_toml, sealed_json, sealed_toml
-from coterie.records.record import Record, to_json
+from coterie.records.record import Record
+from coterie.records.text_files import to_json
 
 
 def forge(folder: Path) -> None:

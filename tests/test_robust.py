@@ -40,8 +40,9 @@ from coterie.robust import (
     Usual,
     steps_of,
 )
-from coterie.runs.experiment import assign, make
-from coterie.runs.run import begin
+from coterie.runs.experiment import make
+from coterie.runs.folders import begin
+from coterie.runs.set_option import assign
 from coterie.settings import SettingError
 from coterie.training.blocks import Block
 from coterie.training.learner import Learner

@@ -11,7 +11,9 @@ import torch
 import coterie
 from coterie.core import Note
 from coterie.records.checksum import digest
-from coterie.records.record import Record, finite, matrix_file, note_entry
+from coterie.records.record import Record
+from coterie.records.round_line import matrix_file, note_entry
+from coterie.records.text_files import finite
 from coterie.runs.experiment import make
 
 Groups = Sequence[Sequence[int]]

@@ -47,11 +47,11 @@ if TYPE_CHECKING:
     from coterie.robust import Robust as Robust
     from coterie.runs.checking import check as check
     from coterie.runs.experiment import Experiment as Experiment
-    from coterie.runs.export import load as load
     from coterie.runs.export import save as save
+    from coterie.runs.folders import begin as begin
+    from coterie.runs.folders import reopen as reopen
+    from coterie.runs.loading import load as load
     from coterie.runs.run import Run as Run
-    from coterie.runs.run import begin as begin
-    from coterie.runs.run import reopen as reopen
     from coterie.runs.run import run as run
 
 _MODULE_OF_NAME = {
@@ -79,15 +79,15 @@ _MODULE_OF_NAME = {
     "Suggestion": "contrib.suggest.suggestion",
     "Training": "core",
     "World": "data.world",
-    "begin": "runs.run",
+    "begin": "runs.folders",
     "check": "runs.checking",
     "compare": "report.compared",
     "explain": "report.explain",
     "from_frame": "data.frames",
     "from_lists": "data.own",
-    "load": "runs.export",
+    "load": "runs.loading",
     "plot": "report.figures",
-    "reopen": "runs.run",
+    "reopen": "runs.folders",
     "run": "runs.run",
     "save": "runs.export",
     "suggest": "contrib.suggest.suggesting",

@@ -476,14 +476,15 @@ def broken(done: Any, who: Sequence[int] = (HOSTILE,)) -> str | None:
     """What is wrong with a round in which the clients ``who`` were hostile."""
     import torch
 
-    from coterie.records.record import line, to_json
+    from coterie.records.round_line import line_of_round
+    from coterie.records.text_files import to_json
 
     if not torch.isfinite(done.assignment.models).all():
         return "a model is not finite"
     wronged = set(done.refused) - set(who)
     if wronged:
         return f"client {min(wronged)} was refused: {done.refused[min(wronged)][:200]!r}"
-    recorded = line(done)
+    recorded = line_of_round(done)
     json.loads(to_json(recorded), parse_constant=lambda name: 1 / 0)
     return None
 

@@ -450,7 +450,7 @@ def without(text: bytes, key: str) -> bytes:
     import tomllib
 
     from coterie.records.checksum import sealed_toml
-    from coterie.records.record import to_toml
+    from coterie.records.text_files import to_toml
 
     document = tomllib.loads(text.decode())
     document.pop(key)

@@ -368,7 +368,7 @@ def embedded(rng: random.Random, place: Path) -> Attempt:
             ends = page.count("</script>")
             return None if "<" not in inner and ends == 2 else f"{ends} elements end"
         if what == "record":
-            from coterie.records.record import to_json
+            from coterie.records.text_files import to_json
 
             text = hostile(rng)
             data = to_json({"why": text, text: 1}, rng.choice((None, 1)))

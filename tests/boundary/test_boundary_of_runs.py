@@ -12,8 +12,10 @@ import pytest
 from coterie import begin, run, summary
 from coterie.boundary import Boundary, spent
 from coterie.cli import main
-from coterie.records.record import Record, to_toml
-from coterie.runs.experiment import assign, make, normal
+from coterie.records.record import Record
+from coterie.records.text_files import to_toml
+from coterie.runs.experiment import make, normal
+from coterie.runs.set_option import assign
 from coterie.settings import SettingError, UserError
 
 SMALL: dict[str, Any] = {

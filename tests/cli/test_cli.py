@@ -379,7 +379,7 @@ def test_a_memory_that_is_not_enough_is_one_sentence(
     def fill(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("coterie.runs.run.begin_new", fill)
+    monkeypatch.setattr("coterie.runs.folders.begin_new", fill)
     status, _, err = call("run", "--out", "here")
     assert (status, err.count("\n")) == (2, 1)
     assert "not enough memory" in err

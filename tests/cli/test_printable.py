@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from coterie.cli import fail
 from coterie.printable import printable, printable_record, say
-from coterie.records.record import to_json
+from coterie.records.text_files import to_json
 from coterie.report import terminal
 from coterie.settings import UserError
 

@@ -30,7 +30,7 @@ from coterie.report.compared import compare
 from coterie.report.summary import Summary, isolated, summary, without
 from coterie.robust import AS_PUBLISHED
 from coterie.runs.experiment import make
-from coterie.runs.run import begin
+from coterie.runs.folders import begin
 from coterie.settings import SettingError
 from forged import forge
 from scripted import Scripted, everyone

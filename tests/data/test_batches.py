@@ -16,7 +16,7 @@ import coterie
 from coterie.core import Training
 from coterie.data.batches import Items, call, joined, mapped, rows, size, tensors
 from coterie.data.own import from_lists
-from coterie.runs.run import digest
+from coterie.runs.facts import digest
 from coterie.settings import UserError
 from small import CLASSES, FEATURES, examples
 

@@ -23,7 +23,7 @@ from coterie.data.datasets.images import ImageSettings, clients_of_images
 from coterie.data.datasets.table import TableSettings, clients_of_table
 from coterie.data.own import from_lists
 from coterie.data.world import World
-from coterie.runs.run import same_world, world_facts
+from coterie.runs.facts import same_world, world_facts
 from coterie.settings import SettingError, UserError
 
 ORDER = ["age", "bp", "bmi"]

@@ -31,7 +31,7 @@ from coterie.report.ranking import contests
 from coterie.report.trials import read
 from coterie.report.verdict import verdict
 from coterie.report.words import by_time
-from coterie.runs.run import digest
+from coterie.runs.facts import digest
 from coterie.settings import SettingError, UserError
 
 PARTS = ("train", "validation", "test")

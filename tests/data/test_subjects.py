@@ -22,7 +22,7 @@ from coterie.data.scenario import SCENARIOS
 from coterie.data.world import ClientData, Split, whole
 from coterie.records.record import Record
 from coterie.report.explain import words
-from coterie.runs.run import digest
+from coterie.runs.facts import digest
 from coterie.settings import UserError
 
 KEY = (5, 6, 0, 1)

@@ -23,8 +23,9 @@ from coterie.cli import main
 from coterie.data import readers
 from coterie.data.datasets import table as tables
 from coterie.data.scenario import SCENARIOS, Scenario
-from coterie.runs.experiment import assign, make, normal
-from coterie.runs.run import begin
+from coterie.runs.experiment import make, normal
+from coterie.runs.folders import begin
+from coterie.runs.set_option import assign
 from coterie.settings import SettingError, UserError
 
 

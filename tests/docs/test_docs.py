@@ -23,10 +23,10 @@ from coterie.data.datasets import DATASETS
 from coterie.data.partition import PARTITIONS
 from coterie.data.shift import SHIFTS
 from coterie.randomness import seeded
-from coterie.records.record import line
-from coterie.runs import experiment
+from coterie.records.round_line import line_of_round
 from coterie.runs.experiment import Experiment, make, normal, read
 from coterie.runs.run import run
+from coterie.runs.set_option import assign
 from coterie.settings import documented
 from papers import SCALES, STUDIES
 from papers.command import parser as papers_parser
@@ -297,7 +297,7 @@ def test_every_command_is_understood(page: str, command: str) -> None:
             spec = normal(tomllib.loads(shown[0])) if shown else read(ROOT / arguments.file)
         spec = options(arguments, spec)
         for text in arguments.set:
-            spec = experiment.assign(spec, text)
+            spec = assign(spec, text)
         assert isinstance(make(spec), Experiment)
 
 
@@ -465,7 +465,7 @@ def test_every_scenario_that_is_named_exists() -> None:
 
 def test_every_field_of_a_recorded_round_is_explained() -> None:
     (done,) = run("cfl", "synthetic/groups", rounds=1, workers=1)
-    for field in line(done):
+    for field in line_of_round(done):
         assert f"`{field}`" in PAGES["docs/runs.md"], field
 
 

@@ -27,7 +27,8 @@ from coterie.engines.flower.mods import FAILED, Budget, _epsilon
 from coterie.engines.flower.schemas import Stated, record_of
 from coterie.methods import CFL, FedAvg, FedPer
 from coterie.randomness import seeded
-from coterie.records.record import Record, to_json
+from coterie.records.record import Record
+from coterie.records.text_files import to_json
 from coterie.settings import SettingError
 from flowered import FIRST, Here, app_of, foreign, over_flower, strategy_of
 from small import mlp, world

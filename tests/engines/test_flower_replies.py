@@ -33,7 +33,8 @@ from coterie.engines.workers import EngineError
 from coterie.methods import IFCA, FedAvg, FedFA, FedPer, Race
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
-from coterie.records.record import line, to_json
+from coterie.records.round_line import line_of_round
+from coterie.records.text_files import to_json
 from flowered import FIRST, Here, app_of, strategy_of
 from small import mlp, normed, world
 
@@ -321,8 +322,8 @@ def test_losses_below_zero_are_taken_where_the_objective_may_have_them() -> None
 
 def test_a_loss_below_zero_in_a_test_is_recorded_as_none() -> None:
     done = one_round(FedAvg(), with_metrics(loss=-1e30), kind="evaluate")
-    assert '"loss": null' in to_json(line(done)["clients"]["0"])
-    assert '"loss": null' not in to_json(line(done)["clients"]["1"])
+    assert '"loss": null' in to_json(line_of_round(done)["clients"]["0"])
+    assert '"loss": null' not in to_json(line_of_round(done)["clients"]["1"])
 
 
 @pytest.mark.parametrize(
@@ -377,10 +378,10 @@ def test_an_app_with_its_own_accuracy_has_no_weight_beyond_one() -> None:
 )
 def test_an_invalid_test_result_is_recorded_as_none(value: Any) -> None:
     done = one_round(FedAvg(), with_metrics(accuracy=value), kind="evaluate")
-    assert line(done)["tested"]
-    assert '"0": {"group": 0, "loss": ' in to_json(line(done))
-    assert '"accuracy": null' in to_json(line(done)["clients"]["0"])
-    assert '"accuracy": null' not in to_json(line(done)["clients"]["1"])
+    assert line_of_round(done)["tested"]
+    assert '"0": {"group": 0, "loss": ' in to_json(line_of_round(done))
+    assert '"accuracy": null' in to_json(line_of_round(done)["clients"]["0"])
+    assert '"accuracy": null' not in to_json(line_of_round(done)["clients"]["1"])
 
 
 # -- whose reply it is

@@ -40,8 +40,8 @@ from coterie.engines import rounds as inprocess  # noqa: E402
 from coterie.engines.workers import EngineError, Hardware, WorkerLost  # noqa: E402
 from coterie.methods import CFL, FLHC, HCCT, Auto, FedAvg, FedPer, SplitHalf  # noqa: E402
 from coterie.records.checksum import sealed_toml  # noqa: E402
-from coterie.records.record import to_toml  # noqa: E402
 from coterie.records.store import SCHEMA  # noqa: E402
+from coterie.records.text_files import to_toml  # noqa: E402
 from coterie.robust import Robust  # noqa: E402
 from coterie.runs.experiment import make  # noqa: E402
 from coterie.settings import SettingError, UserError  # noqa: E402

@@ -23,7 +23,7 @@ from coterie.methods import FedAvg, KNNPer
 from coterie.randomness import Purpose, generator, seeded
 from coterie.records.codec import decode, encode
 from coterie.runs.experiment import make
-from coterie.runs.run import begin
+from coterie.runs.folders import begin
 from coterie.settings import SettingError, UserError
 from coterie.training import neighbours as near
 from coterie.training.learner import Learner

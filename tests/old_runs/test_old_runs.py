@@ -15,8 +15,8 @@ from rich.console import Console
 import coterie
 from coterie.cli import main
 from coterie.randomness import seeded
-from coterie.records.record import read_toml, to_toml
 from coterie.records.store import SCHEMA
+from coterie.records.text_files import read_toml, to_toml
 from coterie.report import terminal
 from coterie.runs.checking import accept
 

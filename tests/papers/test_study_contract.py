@@ -12,7 +12,7 @@ import pytest
 from studied import ALONE
 
 from coterie.data.datasets import DATASETS
-from coterie.records.record import to_json
+from coterie.records.text_files import to_json
 from coterie.settings import UserError
 from papers import PAPERS, STUDIES
 from papers.drawing import draw

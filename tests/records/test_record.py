@@ -22,8 +22,9 @@ import coterie
 from coterie.core import Note, Training, state
 from coterie.records import codec, store
 from coterie.records.codec import DamagedError, UnknownClassError
-from coterie.records.record import Record, finite, to_json
+from coterie.records.record import Record
 from coterie.records.store import BusyError, Checkpoints, held, write_whole
+from coterie.records.text_files import finite, to_json
 from coterie.settings import UserError
 from page_runs import line, note, write
 

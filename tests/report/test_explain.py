@@ -13,7 +13,7 @@ import torch
 from coterie.cli import main
 from coterie.core import Criterion, Note
 from coterie.methods import METHODS
-from coterie.records.record import to_json
+from coterie.records.text_files import to_json
 from coterie.report.explain import explain, words
 from coterie.settings import UserError, plain
 from method_examples import of_each_kind

@@ -20,7 +20,7 @@ from coterie.report.limits import Limit, limit_sentences, limited
 from coterie.report.summary import summary
 from coterie.robust import Robust
 from coterie.runs.experiment import make
-from coterie.runs.run import begin
+from coterie.runs.folders import begin
 from flowered import Here, a_run, app_of, strategy_of
 from small import linear, world
 

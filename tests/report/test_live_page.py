@@ -111,7 +111,7 @@ def test_a_page_without_a_round_becomes_the_report(tmp_path: Path, page: Path) -
 @pytest.mark.usefixtures("at_once")
 def test_an_experiment_has_not_ended_before_its_last_run_begins(tmp_path: Path, page: Path) -> None:
     from coterie.records.checksum import sealed_toml
-    from coterie.records.record import read_recorded, to_toml
+    from coterie.records.text_files import read_recorded, to_toml
 
     run = write(tmp_path / "fedavg-seed0", [line(1, GROUPS)], rounds=1)
     (tmp_path / "experiment.toml").write_bytes(

@@ -15,9 +15,10 @@ from safetensors import safe_open
 from coterie.core import Client, Note, Round
 from coterie.engines import rounds
 from coterie.methods import CFL, FLHC, FedAvg
-from coterie.records.record import Record, matrices, matrix_file
+from coterie.records.record import Record
+from coterie.records.round_line import matrices, matrix_file
 from coterie.runs.experiment import make
-from coterie.runs.run import begin
+from coterie.runs.folders import begin
 from page_runs import line, write
 from small import world
 from worlds import Played, Pull, grouped, last, play

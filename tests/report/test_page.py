@@ -14,7 +14,8 @@ from hypothesis.extra import numpy as npst
 
 from coterie.cli import main
 from coterie.methods import METHODS
-from coterie.records.record import Record, to_json
+from coterie.records.record import Record
+from coterie.records.text_files import to_json
 from coterie.report.explain import explain
 from coterie.report.page import document, page
 from coterie.report.page.charts import (

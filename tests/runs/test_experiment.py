@@ -16,11 +16,14 @@ import coterie
 from coterie.core import Training
 from coterie.data.scenario import SCENARIOS
 from coterie.methods import CFL, FLHC, FedAvg
-from coterie.records.record import Record, to_toml
+from coterie.records.record import Record
+from coterie.records.text_files import to_toml
 from coterie.report.compared import compare, unequal
 from coterie.report.summary import agreement, interval, summary
-from coterie.runs.experiment import Experiment, assign, make, normal, read
-from coterie.runs.run import begin, reopen, run
+from coterie.runs.experiment import Experiment, make, normal, read
+from coterie.runs.folders import begin, reopen
+from coterie.runs.run import run
+from coterie.runs.set_option import assign
 from coterie.settings import SettingError, UserError
 
 SMALL: dict[str, Any] = {

@@ -24,7 +24,8 @@ from coterie.records.record import Record
 from coterie.records.store import SCHEMA
 from coterie.runs import export
 from coterie.runs.experiment import make
-from coterie.runs.run import Run, begin
+from coterie.runs.folders import begin
+from coterie.runs.run import Run
 from coterie.settings import UserError
 from forged import change
 

@@ -20,13 +20,14 @@ from attack.run_directory import call, experiment, words
 from coterie.core import Note
 from coterie.records import checksum, codec
 from coterie.records.codec import DamagedError
-from coterie.records.record import EDITABLE, Record, read_toml, to_toml
+from coterie.records.record import Record
 from coterie.records.store import Checkpoints
+from coterie.records.text_files import EDITABLE, read_toml, to_toml
 from coterie.report.summary import summary
 from coterie.runs import checking
 from coterie.runs.checking import MAX_LISTED_DAMAGE, accept, check
 from coterie.runs.experiment import make
-from coterie.runs.run import reopen
+from coterie.runs.folders import reopen
 from coterie.settings import UserError
 from forged import change, change_lines, forge
 from page_runs import line, write

@@ -21,9 +21,12 @@ import coterie
 from coterie.records import record, store
 from coterie.records.checksum import sealed_json
 from coterie.records.record import Record
-from coterie.runs import run as runs
+from coterie.records.shown import Line
+from coterie.records.text_files import to_json
 from coterie.runs.experiment import Experiment, make
-from coterie.runs.run import Run, begin, reopen
+from coterie.runs.facts import world_facts
+from coterie.runs.folders import begin, reopen
+from coterie.runs.run import Run
 from coterie.settings import UserError
 
 ROUNDS = 4
@@ -146,9 +149,9 @@ def test_killed_within_a_record(
     """Half a line reaches the disk."""
     (run,) = begin(experiment(), tmp_path / "run")
 
-    def half(self: Record, line: record.Line) -> None:
+    def half(self: Record, line: Line) -> None:
         with open(self.folder / record.ROUNDS, "ab") as file:
-            text = sealed_json(record.to_json(line).encode(), self._own_identity())
+            text = sealed_json(to_json(line).encode(), self._own_identity())
             file.write(text if line["round"] < 3 else text[: len(text) // 2])
             file.write(b"\n" if line["round"] < 3 else b"")
         if line["round"] == 3:
@@ -206,13 +209,13 @@ def test_other_data_are_refused(tmp_path: Path) -> None:
 
 def test_relabelled_data_of_the_same_sizes_are_refused() -> None:
     world = experiment().world(0)
-    facts = runs.world_facts(world)
-    assert facts == runs.world_facts(experiment().world(0))
+    facts = world_facts(world)
+    assert facts == world_facts(experiment().world(0))
     first = world.clients[0]
     split = replace(first.train, targets=first.train.targets.flip(0))
     other = replace(world, clients={**world.clients, 0: replace(first, train=split)})
-    assert runs.world_facts(other)["data"] != facts["data"]
-    assert {k: v for k, v in runs.world_facts(other).items() if k != "data"} == {
+    assert world_facts(other)["data"] != facts["data"]
+    assert {k: v for k, v in world_facts(other).items() if k != "data"} == {
         k: v for k, v in facts.items() if k != "data"
     }
 
@@ -247,7 +250,7 @@ def test_a_whole_experiment_is_resumed_run_by_run(tmp_path: Path) -> None:
     ]
     for run in again:
         finish(run)
-    assert all(run.finished() for run in runs.reopen(tmp_path / "all"))
+    assert all(run.finished() for run in reopen(tmp_path / "all"))
 
 
 @pytest.mark.slow

@@ -17,10 +17,11 @@ from coterie.files import descriptor, read_within, within
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.records.checksum import sealed_toml
-from coterie.records.record import Record, read_toml, to_toml
+from coterie.records.record import Record
 from coterie.records.store import Checkpoints, held, write_whole
+from coterie.records.text_files import read_toml, to_toml
 from coterie.runs.experiment import make, read
-from coterie.runs.run import reopen
+from coterie.runs.folders import reopen
 from coterie.settings import SettingError, UserError
 from forged import forge
 from page_runs import line, write

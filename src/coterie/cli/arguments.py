@@ -475,7 +475,7 @@ def _instead(option: str, value: str, options: Sequence[str], command: str | Non
             return f"; did you mean {likely_option}?"
     if closest(option, options, SLIP_SIMILARITY) is None:
         # Imported here: it imports PyTorch, for which only this mistake waits.
-        from coterie.runs.experiment import option_hint
+        from coterie.runs.set_option import option_hint
 
         hint = option_hint(option, "" if value.startswith("-") else value)
         if hint:

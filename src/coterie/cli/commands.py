@@ -25,7 +25,7 @@ def given(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def compare(arguments: argparse.Namespace) -> int:
     """The command ``compare``."""
-    from coterie.records.record import to_json
+    from coterie.records.text_files import to_json
     from coterie.report import terminal
     from coterie.report.compared import compare as compared
 
@@ -41,7 +41,7 @@ def export(arguments: argparse.Namespace) -> int:
     """The command ``export``."""
     from coterie.report.live import Steps, watched
     from coterie.runs.export import MODELS, SHARED_FILE, save
-    from coterie.runs.run import reopen
+    from coterie.runs.folders import reopen
 
     with Steps(watched(), "writing models of runs", len(reopen(arguments.run))) as steps:
         to = save(arguments.run, arguments.to, progress=steps.step, warn=note, **given(arguments))
@@ -61,7 +61,7 @@ def export(arguments: argparse.Namespace) -> int:
 
 def check(arguments: argparse.Namespace) -> int:
     """The command ``check``; the exit status is 1 if a file is damaged."""
-    from coterie.records.record import to_json
+    from coterie.records.text_files import to_json
     from coterie.runs.checking import accept
     from coterie.runs.checking import check as checked
 
@@ -90,7 +90,7 @@ def check(arguments: argparse.Namespace) -> int:
 
 def explain(arguments: argparse.Namespace) -> int:
     """The command ``explain``."""
-    from coterie.records.record import to_json
+    from coterie.records.text_files import to_json
     from coterie.report import explain as why
 
     asked = {"client": arguments.client, "round": arguments.round}

@@ -41,9 +41,10 @@ def run(arguments: argparse.Namespace) -> int:
     """The command ``run``."""
     from coterie.boundary import secret_of_environment
     from coterie.cli.commands import given
-    from coterie.runs import experiment as overrides
     from coterie.runs.experiment import make, normal, read
-    from coterie.runs.run import Caution, begin_new
+    from coterie.runs.folders import begin_new
+    from coterie.runs.run import Caution
+    from coterie.runs.set_option import assign
 
     _tracking(arguments.track)
     consent = given(arguments)
@@ -57,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         spec = read(arguments.file, trust_code=trusts_code, secret=secret)
     spec = options(arguments, spec)
     for setting in arguments.set:
-        spec = overrides.assign(spec, setting)
+        spec = assign(spec, setting)
     boundary = spec["boundary"]
     needs_secret = boundary.get("rotation", "none") != "none" and "secret" not in boundary
     if secret is None and needs_secret:
@@ -141,7 +142,8 @@ def _new_folder(scenario: str) -> Path:
 def resume(arguments: argparse.Namespace) -> int:
     """The command ``resume``."""
     from coterie.cli.commands import given
-    from coterie.runs.run import changed_versions, reopen
+    from coterie.runs.folders import reopen
+    from coterie.runs.run import changed_versions
 
     _tracking(arguments.track)
     runs = reopen(arguments.run, **given(arguments), address=arguments.address)
@@ -203,7 +205,7 @@ def _track(runs: Sequence[Run], names: Sequence[str]) -> None:
 def _carry_out(runs: Sequence[Run], folder: Path, arguments: argparse.Namespace) -> int:
     """Finish the unfinished runs, then print the result."""
     from coterie.engines.workers import EngineError
-    from coterie.records.record import line
+    from coterie.records.round_line import line_of_round
     from coterie.records.shown import Shown
     from coterie.report.live import Live, watched
 
@@ -220,7 +222,7 @@ def _carry_out(runs: Sequence[Run], folder: Path, arguments: argparse.Namespace)
                 shown = None
                 for done in run.rounds(arguments.workers):
                     shown = shown or Shown.of(run.record.description()["world"])
-                    live.show(number, shown.line(line(done)))
+                    live.show(number, shown.line(line_of_round(done)))
                     tracking.follow(run.folder)
                     page.update()
                 live.end(number)
@@ -300,7 +302,7 @@ def _keep_details(run: Run, details: str) -> str:
 
 def _print_json(runs: Sequence[Run]) -> None:
     """Print the summary of each run as JSON."""
-    from coterie.records.record import to_json
+    from coterie.records.text_files import to_json
     from coterie.report.summary import summary
 
     say(to_json([summary(run.folder) for run in runs]))
@@ -431,7 +433,7 @@ def show(experiment: Experiment, folder: Path, as_json: bool) -> int:
     """
     from rich.table import Table
 
-    from coterie.records.record import to_json
+    from coterie.records.text_files import to_json
     from coterie.report import terminal
     from coterie.report.live import duration
     from coterie.runs.estimate import estimate, together

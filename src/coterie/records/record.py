@@ -10,60 +10,44 @@ content except for the seconds.
 The checksum of a line covers the line and the identity of the run: a checksum of what ``run.toml``
 says about it. A line holds the checksums of its matrices, and a checkpoint holds the identity. So
 damage, missing lines, and files of another run are noticed.
-
-Numbers that are not finite are ``null`` in all JSON that Coterie writes.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
-import safetensors.numpy
 import torch
-from safetensors import SafetensorError
 
-from coterie.core import Client, Note, Round
-from coterie.files import (
-    available_memory,
-    descriptor,
-    open_regular,
-    read_regular,
-    read_within,
-    reason,
-    within,
-)
-from coterie.printable import printable
+from coterie.core import Round
+from coterie.files import available_memory, descriptor, open_regular, read_within, reason, within
 from coterie.records import checksum
-from coterie.records.codec import DamagedError, safetensors_of
+from coterie.records.codec import DamagedError
+from coterie.records.round_line import line_of_round, matrices, matrix_file
 from coterie.records.schema import check_description, check_nodes, decoded_line
-from coterie.records.shown import ClientId, Shown, shown, shown_as
-from coterie.records.shown import Line as Line
+from coterie.records.shown import Line, Shown, shown
 from coterie.records.store import (
     CHECKPOINTS_KEPT,
     SCHEMA,
     BusyError,
     Checkpoints,
-    check_schema,
     sync_folder,
     write_whole,
 )
-from coterie.settings import UserError, toml
+from coterie.records.text_files import EDITABLE, read_recorded, to_json, to_toml
+from coterie.settings import UserError
 
 T = TypeVar("T")
 
 RUN = "run.toml"
 ROUNDS = "rounds.jsonl"
-SIMILARITY = "similarity"
 
 NODES = "nodes.json"
 """File with the information that the server of a federation has about its nodes, besides the
@@ -73,37 +57,8 @@ OTHER_ARRAYS = "others.safetensors"
 """File with the tensors of a federation's net that have no place in a row, as the server has them.
 """
 
-REQUIRED_ENTRIES = (
-    "methods",
-    "scenario",
-    "seeds",
-    "rounds",
-    "eval_every",
-    "training",
-    "boundary",
-    "robust",
-)
-"""Entries that every ``run.toml`` and ``experiment.toml`` has. They are never taken from defaults.
-"""
-
 HIDDEN = "hidden"
 """Word that replaces the secret of a boundary wherever a record is shown."""
-
-EDITABLE = (
-    "rounds",
-    "target",
-    "eval_every",
-    "checkpoint_every",
-    "checkpoints_kept",
-    "workers",
-    "data",
-)
-"""Entries of a ``run.toml`` that may be edited: the end of the run, how often it is tested and
-stored, and where it is made.
-
-All other entries describe the run."""
-
-_MATRIX_FILE = re.compile(r"similarity/[\w-]+\.safetensors", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -243,7 +198,7 @@ class Record:
         Returns:
             The recorded line.
         """
-        recorded_line = line(round)
+        recorded_line = line_of_round(round)
         checksums = {}
         # The matrices first.
         for matrix_name, note in matrices(round).items():
@@ -508,317 +463,9 @@ def versions() -> Mapping[str, str]:
     }
 
 
-def line(round: Round) -> Line:
-    """A round as one JSON object.
-
-    ``round`` and ``exchange`` are the numbers of completed rounds and exchanges. ``clients`` maps
-    each id to ``group`` (its place in ``groups``) and, in a tested round, ``loss``, ``accuracy``
-    and the other metrics on its test data; hostile clients have ``adversary``. ``sums`` maps ids to
-    the ``ErrorSums`` of the metrics that have some. ``notes`` hold the reasons why the method did
-    or did not act; ``similarity`` is the file of a note's matrices, or None.
-
-    Args:
-        round: The completed round.
-
-    Returns:
-        The object.
-    """
-    # What every line has; numbers that are not finite become None at the end.
-    groups = [list(group) for group in round.assignment.groups]
-    clients = _client_entries(round)
-    file_of_note = {id(note): entry_name for entry_name, note in matrices(round).items()}
-    recorded_line: Line = {
-        "round": round.number,
-        "exchange": round.position.exchange,
-        "exchanges": round.exchanges,
-        "tested": round.scores is not None,
-        "groups": groups,
-        "clients": clients,
-        "notes": [note_entry(note, file_of_note.get(id(note))) for note in round.notes],
-        "asked": round.asked,
-        "answered": round.answered,
-        "refused": {str(client): reason for client, reason in round.refused.items()},
-        "silent": list(round.silent),
-        "bytes_up": round.bytes_up,
-        "bytes_down": round.bytes_down,
-        "evaluations": round.evaluations,
-        "seconds": dict(round.seconds),
-    }
-    # The other entries are in the lines to which they apply.
-    if round.sums:
-        recorded_line["sums"] = {
-            str(client): dict(sums)
-            for client, sums in sorted(round.sums.items())
-            if str(client) in clients
-        }
-    for entry_name in ("scaled", "claimed", "counted", "released"):
-        values: Mapping[Client, float] = getattr(round, entry_name)
-        if values:
-            recorded_line[entry_name] = {
-                str(client): value for client, value in sorted(values.items())
-            }
-    # JSON has neither NaN nor infinity.
-    result = finite(recorded_line)
-    assert isinstance(result, dict)
-    return result
-
-
-def _client_entries(round: Round) -> dict[str, dict[str, Any]]:
-    """Client's id as a key -> its group, its scores in a tested round, and whether it is hostile."""
-    # Each client with the number of its group, in the order of their ids.
-    group_of_client: dict[Client, int] = {}
-    for number, group in enumerate(round.assignment.groups):
-        group_of_client |= dict.fromkeys(group, number)
-    entries: dict[str, dict[str, Any]] = {}
-    for client, number in sorted(group_of_client.items()):
-        scores = {} if round.scores is None else round.scores[client]
-        entries[str(client)] = {"group": number, **scores}
-    for client in round.adversaries:
-        # It may not have joined yet.
-        if str(client) in entries:
-            entries[str(client)]["adversary"] = True
-    return entries
-
-
-def note_entry(note: Note, file: str | None) -> dict[str, Any]:
-    """The entry of a note in a round's line.
-
-    Args:
-        note: The note.
-        file: The file of its matrices, if it has any.
-
-    Returns:
-        The entry, in which numbers may still be NaN or infinite.
-    """
-    return {
-        "kind": note.kind,
-        "effect": note.effect,
-        "clients": list(note.clients),
-        "parts": [list(group) for group in note.parts],
-        "text": note.text,
-        "criteria": [{**asdict(criterion), "held": criterion.held} for criterion in note.criteria],
-        "otherwise": note.otherwise,
-        "numbers": dict(note.numbers),
-        "labels": dict(note.labels),
-        "values": {
-            value_name: dict(sorted(values.items())) for value_name, values in note.values.items()
-        },
-        "similarity": file,
-    }
-
-
-def matrices(round: Round) -> dict[str, Note]:
-    """File in the run directory -> the note whose matrices it holds."""
-    # The first note with matrices has the plain name, further ones a number.
-    notes = [note for note in round.notes if note.similarity]
-    note_of_file = {}
-    for number, note in enumerate(notes, start=1):
-        suffix = f"-{number}" if number > 1 else ""
-        note_of_file[f"{SIMILARITY}/round-{round.number}{suffix}.safetensors"] = note
-    return note_of_file
-
-
-def matrix_file(note: Note, round: int) -> bytes:
-    """The file of a note's matrices.
-
-    The metadata has one key, ``note``, which names the clients of the rows. There is only one key
-    because safetensors writes several in no fixed order, and a file that is made again must be the
-    same.
-
-    Args:
-        note: The note, with matrices ``(n, n)`` by name.
-        round: The number of the round.
-
-    Returns:
-        The matrices as float32 in safetensors.
-    """
-    about = {"round": round, "kind": note.kind, "clients": list(note.order)}
-    tensors = {
-        matrix_name: matrix.detach().to("cpu", torch.float32).contiguous()
-        for matrix_name, matrix in note.similarity.items()
-    }
-    return safetensors_of(tensors, {"note": to_json(about)})
-
-
-def load_matrices(
-    folder: Path, line: Line, note: Mapping[str, Any]
-) -> tuple[list[ClientId], dict[str, np.ndarray]]:
-    """Read the matrices of a note.
-
-    Args:
-        folder: The run directory.
-        line: The record of the round.
-        note: The note in this record.
-
-    Returns:
-        The clients of the rows, and the matrices ``(n, n)`` by name.
-
-    Raises:
-        DamagedError: The file is missing, or has been changed or damaged.
-        UserError: The file is a link.
-    """
-    file_name = note["similarity"]
-    if not _MATRIX_FILE.fullmatch(file_name):
-        raise DamagedError(
-            f"round {line['round']} of {folder} names a file of matrices {file_name!r:.80}, which is not part of a run"
-        )
-    try:
-        file_bytes = read_within(folder, file_name)
-        checksum.check(file_bytes, folder / file_name, line.get("files", {}).get(file_name))
-        # A safetensors file begins with the length of its header, 8 bytes, and the header as JSON.
-        header = json.loads(file_bytes[8 : 8 + int.from_bytes(file_bytes[:8], "little")])
-        about = json.loads(header["__metadata__"]["note"])
-        clients = [int(client) for client in about["clients"]]
-        matrices_by_name = safetensors.numpy.load(file_bytes)
-    except (
-        OSError,
-        SafetensorError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        RuntimeError,
-    ) as error:
-        raise DamagedError(
-            f"{folder / file_name} cannot be read; it is damaged or missing"
-        ) from error
-    for matrix in matrices_by_name.values():
-        if matrix.shape != (len(clients), len(clients)) or matrix.dtype.kind != "f":
-            raise DamagedError(
-                f"{folder / file_name} has a matrix that does not match its {len(clients)} clients"
-            )
-    # With the names by which the line shows clients.
-    naming = shown_as(line)
-    return [naming.client(client) for client in clients], matrices_by_name
-
-
-def finite(value: Any) -> Any:
-    """Convert a value for JSON.
-
-    Args:
-        value: The value.
-
-    Returns:
-        The value, in which numbers that are not finite are None, NumPy's numbers are Python's, and
-        tuples are lists.
-
-    Example:
-        >>> finite({"loss": float("nan"), "groups": ((0, 1),)})
-        {'loss': None, 'groups': [[0, 1]]}
-    """
-    if isinstance(value, Mapping):
-        return {str(key): finite(entry) for key, entry in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [finite(entry) for entry in value]
-    if hasattr(value, "item"):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def to_json(value: Any, indent: int | None = None) -> str:
-    """Strict JSON text that is safe to show in a terminal, see :func:`finite` and ``coterie.printable.printable``."""
-    return printable(
-        json.dumps(finite(value), allow_nan=False, indent=indent, ensure_ascii=False), keep="\n"
-    )
-
-
-def to_toml(document: Mapping[str, Any]) -> str:
-    """TOML text; keys that are None are left out."""
-    import tomli_w
-
-    return tomli_w.dumps({key: value for key, value in document.items() if value is not None})
-
-
 MAX_LINE_BYTES = 1 << 28
 """Most bytes of a line of the records; the line of a million clients has fewer."""
 
 MAX_READ_ATTEMPTS = 20
 """Attempts to read the newest checkpoint of a run in progress, since it may be removed while it is
 read."""
-
-MAX_TOML_BYTES = 1 << 26
-"""Most bytes of a TOML file; the ``run.toml`` of a hundred thousand clients has fewer."""
-
-MAX_USER_TOML_BYTES = 1 << 20
-"""Most bytes of a TOML file without a schema, which a user has written: many short keys take long
-to parse."""
-
-_SCHEMA = re.compile(rb"^schema\s*=", re.MULTILINE)
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file.
-
-    Args:
-        path: The file.
-
-    Returns:
-        The document.
-
-    Raises:
-        UserError: The file cannot be read.
-    """
-    return _parsed_toml(_bytes_of(path), path)
-
-
-def read_any(path: Path) -> dict[str, Any]:
-    """The document in a TOML file; if it has a schema, so that Coterie wrote it, it is read by :func:`read_recorded`."""
-    file_bytes = _bytes_of(path)
-    document = _parsed_toml(file_bytes, path)
-    return _checked(document, file_bytes, path) if "schema" in document else document
-
-
-def read_recorded(path: Path) -> dict[str, Any]:
-    """Read a TOML file that Coterie has written.
-
-    Args:
-        path: The file.
-
-    Returns:
-        The document.
-
-    Raises:
-        UserError: The file cannot be read, or is of a newer Coterie.
-        DamagedError: The file has been changed or damaged.
-    """
-    file_bytes = _bytes_of(path)
-    return _checked(_parsed_toml(file_bytes, path), file_bytes, path)
-
-
-def _checked(document: dict[str, Any], file_bytes: bytes, path: Path) -> dict[str, Any]:
-    """The document of a TOML file that Coterie has written, after checks."""
-    check_schema(document.get("schema"), path)
-    edits = f"{', '.join(EDITABLE[:-1])} or {EDITABLE[-1]}"
-    hint = f"; if you edited only its {edits}, accept it with coterie check {path.parent} --accept"
-    checksum.check_toml(file_bytes, path, hint)
-    for entry_name in REQUIRED_ENTRIES:
-        if entry_name not in document:
-            raise DamagedError(f"{path} lacks {entry_name!r}; it is damaged")
-    # The secret would be in the hands of whoever gets the file.
-    boundary = document["boundary"]
-    if isinstance(boundary, dict) and boundary.get("secret", "none") != "none":
-        raise DamagedError(
-            f"{path} has the boundary's secret in plain text, which Coterie never writes; delete it"
-        )
-    return document
-
-
-def _bytes_of(path: Path) -> bytes:
-    try:
-        return read_regular(path, limit=MAX_TOML_BYTES)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {reason(error)}") from error
-
-
-def _parsed_toml(file_bytes: bytes, path: Path) -> dict[str, Any]:
-    if len(file_bytes) > MAX_USER_TOML_BYTES and not _SCHEMA.search(
-        file_bytes, 0, MAX_USER_TOML_BYTES
-    ):
-        raise UserError(
-            f"{path} has {len(file_bytes):,} bytes, more than the limit of {MAX_USER_TOML_BYTES:,}"
-        )
-    try:
-        return toml(file_bytes.decode("utf-8-sig"))
-    # From TOML or from UTF-8.
-    except ValueError as error:
-        raise UserError(f"{path} is not a readable TOML file: {error}") from error

@@ -24,7 +24,7 @@ ClientId = int | str
 """A client as it is shown: its name, or the whole number that identifies it."""
 
 Line = dict[str, Any]
-"""One round as it is recorded: see :func:`coterie.records.record.line`."""
+"""One round as it is recorded: see :func:`coterie.records.round_line.line_of_round`."""
 
 SHOWN = "shown"
 """Key under which a shown line has its :class:`Shown`."""

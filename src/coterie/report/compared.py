@@ -7,7 +7,7 @@ from typing import Any
 
 from coterie.files import Folder
 from coterie.notebook.tables import count, frame, some, table
-from coterie.records.record import finite
+from coterie.records.text_files import finite
 from coterie.report.summary import Summary, expand, interval, summary
 from coterie.settings.calls import public
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coterie.records.record import Line, Record
-from coterie.records.shown import ClientId
+from coterie.records.record import Record
+from coterie.records.shown import ClientId, Line
 from coterie.settings import UserError
 
 

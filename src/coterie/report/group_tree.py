@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from coterie.records.record import Line
-from coterie.records.shown import ClientId
+from coterie.records.shown import ClientId, Line
 from coterie.report.gathered import examines_groups
 
 Members = tuple[ClientId, ...]

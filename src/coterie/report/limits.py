@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.notebook.tables import count
-from coterie.records.record import Line
-from coterie.records.shown import ClientId, shown_as
+from coterie.records.shown import ClientId, Line, shown_as
 from coterie.robust import OFF
 
 MAX_CLIENTS_IN_SENTENCE = 3

@@ -22,8 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coterie.printable import say
-from coterie.records.record import Line
-from coterie.records.shown import shown_as, spread
+from coterie.records.shown import Line, shown_as, spread
 from coterie.report import terminal
 from coterie.report.limits import limit_sentences, limited
 from coterie.report.words import count

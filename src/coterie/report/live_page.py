@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from coterie.files import descriptor, within
-from coterie.records.record import ROUNDS, RUN, read_recorded
+from coterie.records.record import ROUNDS, RUN
 from coterie.records.store import write_whole
+from coterie.records.text_files import read_recorded
 from coterie.report.page import checked_suffix, page
 from coterie.report.page.document import PageRun, document_of, read_run
 from coterie.report.summary import expand

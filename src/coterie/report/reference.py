@@ -9,8 +9,7 @@ from typing import Any
 
 from coterie.core import P_VALUE
 from coterie.pooling import ErrorSums
-from coterie.records.record import Line
-from coterie.records.shown import ClientId
+from coterie.records.shown import ClientId, Line
 from coterie.report.gathered import examines_groups
 from coterie.report.words import sentence
 

@@ -15,8 +15,9 @@ from coterie.boundary import Boundary, spent
 from coterie.clustering import adjusted_rand
 from coterie.data.scenario import OWN_DATA, flattened
 from coterie.files import Folder, within
-from coterie.records.record import RUN, Line, Record, finite
-from coterie.records.shown import ClientId, ends, shown_as, spread, truth_at
+from coterie.records.record import RUN, Record
+from coterie.records.shown import ClientId, Line, ends, shown_as, spread, truth_at
+from coterie.records.text_files import finite
 from coterie.report.limits import Limit, limited
 from coterie.robust import Robust
 from coterie.settings import UserError, brief, plain

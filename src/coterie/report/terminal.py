@@ -11,8 +11,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from coterie.printable import printable
-from coterie.records.record import Line
-from coterie.records.shown import mean_of, shown_as
+from coterie.records.shown import Line, mean_of, shown_as
 from coterie.report.compared import differences, unequal
 from coterie.report.console import console as console
 from coterie.report.group_tree import Group, history

@@ -9,8 +9,8 @@ from typing import Any
 
 from coterie.data.objective import METRICS
 from coterie.pooling import ErrorSums
-from coterie.records.record import Line, Record
-from coterie.records.shown import ClientId, shown_as, sums_of
+from coterie.records.record import Record
+from coterie.records.shown import ClientId, Line, shown_as, sums_of
 from coterie.report.gathered import examines_groups
 from coterie.report.learning import Losses
 from coterie.report.limits import Limit, limited

@@ -18,25 +18,15 @@ from coterie.files import read_within, reason, within
 from coterie.notebook.tables import count
 from coterie.records import checksum
 from coterie.records.codec import DamagedError
-from coterie.records.record import (
-    EDITABLE,
-    NODES,
-    OTHER_ARRAYS,
-    ROUNDS,
-    RUN,
-    SIMILARITY,
-    Entry,
-    Record,
-    load_matrices,
-    read_nodes,
-    read_recorded,
-    read_toml,
-)
+from coterie.records.record import NODES, OTHER_ARRAYS, ROUNDS, RUN, Entry, Record, read_nodes
+from coterie.records.round_line import SIMILARITY, load_matrices
 from coterie.records.shown import Shown, ends
 from coterie.records.store import LOCK, PART, Checkpoints, check_schema, write_whole
+from coterie.records.text_files import EDITABLE, read_recorded, read_toml
 from coterie.runs.experiment import EXPERIMENT
-from coterie.runs.export import MODELS, SHARED_FILE, read_document, read_model
-from coterie.runs.run import OwnMethodError, reopen
+from coterie.runs.export import MODELS, SHARED_FILE
+from coterie.runs.folders import OwnMethodError, reopen
+from coterie.runs.loading import read_document, read_model
 from coterie.settings import UserError
 from coterie.settings.calls import public
 

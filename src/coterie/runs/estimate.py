@@ -33,7 +33,8 @@ from coterie.engines.workers import Hardware
 from coterie.models.layout import Layout
 from coterie.randomness import numpy_generator, seeded
 from coterie.records import codec
-from coterie.records.record import line, to_json
+from coterie.records.round_line import line_of_round
+from coterie.records.text_files import to_json
 from coterie.runs.experiment import Experiment
 
 MAX_SECONDS = 0.8
@@ -406,7 +407,7 @@ class _FirstRounds:
         metrics = dict.fromkeys(["loss", *self.world.objective.named], LONG_SCORE)
         scores = dict.fromkeys(finished_round.assignment.row, metrics)
         untested_bytes, tested_bytes = (
-            len(to_json(line(replace(finished_round, scores=round_scores))).encode())
+            len(to_json(line_of_round(replace(finished_round, scores=round_scores))).encode())
             for round_scores in (None, scores)
         )
         # Matrices grow with the square of the clients.

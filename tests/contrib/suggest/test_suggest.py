@@ -34,10 +34,10 @@ from coterie.engines.rounds import setup
 from coterie.engines.workers import Hardware
 from coterie.methods import CFL, METHODS, FedAvg, SplitHalf
 from coterie.methods._split_half_probes import Evidence
-from coterie.records.record import read_toml, to_json, to_toml
+from coterie.records.text_files import read_toml, to_json, to_toml
 from coterie.report.summary import agreement
-from coterie.runs import experiment as overrides
 from coterie.runs.experiment import make, normal
+from coterie.runs.set_option import assign
 from coterie.settings import UserError, build
 from forged import forge
 from small import world as small_world
@@ -617,7 +617,7 @@ def test_the_screen_says_what_was_found_and_what_can_be_run(
         arguments = parse(["run", *words])
         spec = options(arguments, normal({}))
         for text in arguments.set:
-            spec = overrides.assign(spec, text)
+            spec = assign(spec, text)
         (method,) = make(spec).methods
         settings = (
             said.split_half.settings

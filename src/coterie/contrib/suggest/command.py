@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     from coterie.cli.commands import given
     from coterie.contrib.suggest.screen import screen
     from coterie.contrib.suggest.suggesting import MAX_PROBE_EXCHANGES, suggest
-    from coterie.records.record import to_json
+    from coterie.records.text_files import to_json
     from coterie.report import terminal
     from coterie.report.live import Steps, watched
 

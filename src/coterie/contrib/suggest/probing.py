@@ -15,7 +15,7 @@ from coterie.engines.pool import ClientPool
 from coterie.methods._half_steps import of_equal_steps
 from coterie.methods._split_half_probes import Evidence, evidence_of
 from coterie.models.layout import own_layers
-from coterie.records.record import Line
+from coterie.records.shown import Line
 from coterie.runs.run import Run
 from coterie.settings import UserError
 

@@ -11,7 +11,7 @@ from coterie.contrib.suggest.suggestion import Finding, OwnProbes
 from coterie.core import Groups, needs_of
 from coterie.methods import SplitHalf
 from coterie.notebook.tables import count
-from coterie.records.record import Line
+from coterie.records.shown import Line
 
 SPLIT_HALF_PROBES = 3
 """Probes, each with one for its confirmation, that a suggested run of split-half has time for:

@@ -42,7 +42,9 @@ from coterie.methods.acfl import Rule, layers_compared
 from coterie.methods.split_half import SplitHalfState, members_of, several
 from coterie.records.codec import from_stored
 from coterie.runs.experiment import data_folder
-from coterie.runs.run import Run, reopen, same_world, world_facts
+from coterie.runs.facts import same_world, world_facts
+from coterie.runs.folders import reopen
+from coterie.runs.run import Run
 from coterie.settings import SettingError, UserError
 from coterie.settings.calls import public
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from coterie.data.scenario import flattened
 from coterie.printable import printable
-from coterie.records.record import Line
-from coterie.records.shown import ClientId, mean_of, spread
+from coterie.records.shown import ClientId, Line, mean_of, spread
 from coterie.report.summary import ABOUT, agreement_at, isolated
 
 MAX_TRACKED_CLIENTS = 100

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.contrib.tracking.metrics import name_of
-from coterie.records.record import Line, load_matrices
-from coterie.records.shown import ClientId
+from coterie.records.round_line import load_matrices
+from coterie.records.shown import ClientId, Line
 
 SIDE_PIXELS = 512
 """Pixels of a picture's side."""

@@ -19,8 +19,8 @@ from coterie.contrib.tracking.metrics import Metrics, settings, words
 from coterie.contrib.tracking.pictures import Picture, pictures
 from coterie.extensions import Registry
 from coterie.files import check_links, descriptor, read_within, within
-from coterie.records.record import ROUNDS, Line, Record
-from coterie.records.shown import ends, shown
+from coterie.records.record import ROUNDS, Record
+from coterie.records.shown import Line, ends, shown
 from coterie.records.store import SCHEMA, check_schema, write_whole
 from coterie.runs.experiment import EXPERIMENT
 from coterie.settings import UserError

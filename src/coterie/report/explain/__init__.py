@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.files import Folder
-from coterie.records.record import finite
 from coterie.records.shown import ClientId
+from coterie.records.text_files import finite
 from coterie.report.explain import client_history, run_history
 from coterie.report.explain.view import RunHistory, read
 from coterie.settings.calls import public

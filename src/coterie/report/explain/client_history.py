@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from coterie.methods.tuned import EXPECTED_GAIN
-from coterie.records.record import Line
-from coterie.records.shown import ClientId, shown_as
+from coterie.records.shown import ClientId, Line, shown_as
 from coterie.report.explain import run_history
 from coterie.report.explain.decision import decision, member
 from coterie.report.explain.run_history import Paragraph

@@ -9,8 +9,7 @@ from typing import Any
 
 from coterie.methods import METHODS
 from coterie.methods.tuned import EXPECTED_GAIN
-from coterie.records.record import Line
-from coterie.records.shown import ClientId, mean_of, shown_as
+from coterie.records.shown import ClientId, Line, mean_of, shown_as
 from coterie.report.contest import Contest
 from coterie.report.explain.decision import decision
 from coterie.report.explain.view import Clients, NoteView, RunHistory, clients_of

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from coterie.core import Criterion, Effect
-from coterie.records.record import RUN, Line, Record
-from coterie.records.shown import ClientId, shown_as, truth_at
+from coterie.records.record import RUN, Record
+from coterie.records.shown import ClientId, Line, shown_as, truth_at
 from coterie.report.page.charts import load
 from coterie.report.words import MAX_RUNS_NAMED, members
 from coterie.settings import UserError, nearest

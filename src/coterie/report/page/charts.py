@@ -22,8 +22,8 @@ import scipy
 
 from coterie.clustering import dendrogram
 from coterie.records.codec import DamagedError
-from coterie.records.record import Line, load_matrices
-from coterie.records.shown import ClientId, truth_at
+from coterie.records.round_line import load_matrices
+from coterie.records.shown import ClientId, Line, truth_at
 from coterie.report.gathered import PlacedNotes
 from coterie.report.summary import agreement_at
 

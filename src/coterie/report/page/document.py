@@ -20,8 +20,9 @@ from coterie.data.scenario import flattened
 from coterie.files import Folder
 from coterie.methods import METHODS
 from coterie.printable import printable
-from coterie.records.record import Line, Record, finite
-from coterie.records.shown import ClientId, Shown, mean_of, pooled_over, shown_as, sums_of
+from coterie.records.record import Record
+from coterie.records.shown import ClientId, Line, Shown, mean_of, pooled_over, shown_as, sums_of
+from coterie.records.text_files import finite
 from coterie.report.compared import AROUND, side_by_side
 from coterie.report.gathered import Gathered, PlacedNotes, TreeNode, gathered
 from coterie.report.listing import first_line

@@ -1,0 +1,175 @@
+"""JSON and TOML as Coterie writes and reads them.
+
+Numbers that are not finite are ``null`` in all JSON that Coterie writes. A TOML file with a schema
+version was written by Coterie and has a checksum; any other was written by a user.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from coterie.files import read_regular, reason
+from coterie.printable import printable
+from coterie.records import checksum
+from coterie.records.codec import DamagedError
+from coterie.records.store import check_schema
+from coterie.settings import UserError, toml
+
+REQUIRED_ENTRIES = (
+    "methods",
+    "scenario",
+    "seeds",
+    "rounds",
+    "eval_every",
+    "training",
+    "boundary",
+    "robust",
+)
+"""Entries that every ``run.toml`` and ``experiment.toml`` has. They are never taken from defaults.
+"""
+
+EDITABLE = (
+    "rounds",
+    "target",
+    "eval_every",
+    "checkpoint_every",
+    "checkpoints_kept",
+    "workers",
+    "data",
+)
+"""Entries of a ``run.toml`` that may be edited: the end of the run, how often it is tested and
+stored, and where it is made.
+
+All other entries describe the run."""
+
+
+def finite(value: Any) -> Any:
+    """Convert a value for JSON.
+
+    Args:
+        value: The value.
+
+    Returns:
+        The value, in which numbers that are not finite are None, NumPy's numbers are Python's, and
+        tuples are lists.
+
+    Example:
+        >>> finite({"loss": float("nan"), "groups": ((0, 1),)})
+        {'loss': None, 'groups': [[0, 1]]}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): finite(entry) for key, entry in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [finite(entry) for entry in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """Strict JSON text that is safe to show in a terminal, see :func:`finite` and ``coterie.printable.printable``."""
+    return printable(
+        json.dumps(finite(value), allow_nan=False, indent=indent, ensure_ascii=False), keep="\n"
+    )
+
+
+def to_toml(document: Mapping[str, Any]) -> str:
+    """TOML text; keys that are None are left out."""
+    import tomli_w
+
+    return tomli_w.dumps({key: value for key, value in document.items() if value is not None})
+
+
+MAX_TOML_BYTES = 1 << 26
+"""Most bytes of a TOML file; the ``run.toml`` of a hundred thousand clients has fewer."""
+
+
+MAX_USER_TOML_BYTES = 1 << 20
+"""Most bytes of a TOML file without a schema, which a user has written: many short keys take long
+to parse."""
+
+
+_SCHEMA = re.compile(rb"^schema\s*=", re.MULTILINE)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The document.
+
+    Raises:
+        UserError: The file cannot be read.
+    """
+    return _parsed_toml(_bytes_of(path), path)
+
+
+def read_any(path: Path) -> dict[str, Any]:
+    """The document in a TOML file; if it has a schema, so that Coterie wrote it, it is read by :func:`read_recorded`."""
+    file_bytes = _bytes_of(path)
+    document = _parsed_toml(file_bytes, path)
+    return _checked(document, file_bytes, path) if "schema" in document else document
+
+
+def read_recorded(path: Path) -> dict[str, Any]:
+    """Read a TOML file that Coterie has written.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The document.
+
+    Raises:
+        UserError: The file cannot be read, or is of a newer Coterie.
+        DamagedError: The file has been changed or damaged.
+    """
+    file_bytes = _bytes_of(path)
+    return _checked(_parsed_toml(file_bytes, path), file_bytes, path)
+
+
+def _checked(document: dict[str, Any], file_bytes: bytes, path: Path) -> dict[str, Any]:
+    """The document of a TOML file that Coterie has written, after checks."""
+    check_schema(document.get("schema"), path)
+    edits = f"{', '.join(EDITABLE[:-1])} or {EDITABLE[-1]}"
+    hint = f"; if you edited only its {edits}, accept it with coterie check {path.parent} --accept"
+    checksum.check_toml(file_bytes, path, hint)
+    for entry_name in REQUIRED_ENTRIES:
+        if entry_name not in document:
+            raise DamagedError(f"{path} lacks {entry_name!r}; it is damaged")
+    # The secret would be in the hands of whoever gets the file.
+    boundary = document["boundary"]
+    if isinstance(boundary, dict) and boundary.get("secret", "none") != "none":
+        raise DamagedError(
+            f"{path} has the boundary's secret in plain text, which Coterie never writes; delete it"
+        )
+    return document
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return read_regular(path, limit=MAX_TOML_BYTES)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {reason(error)}") from error
+
+
+def _parsed_toml(file_bytes: bytes, path: Path) -> dict[str, Any]:
+    if len(file_bytes) > MAX_USER_TOML_BYTES and not _SCHEMA.search(
+        file_bytes, 0, MAX_USER_TOML_BYTES
+    ):
+        raise UserError(
+            f"{path} has {len(file_bytes):,} bytes, more than the limit of {MAX_USER_TOML_BYTES:,}"
+        )
+    try:
+        return toml(file_bytes.decode("utf-8-sig"))
+    # From TOML or from UTF-8.
+    except ValueError as error:
+        raise UserError(f"{path} is not a readable TOML file: {error}") from error

@@ -1,0 +1,183 @@
+"""Facts about a world that ``run.toml`` records: its clients, the sizes of their data, and a digest of these."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from coterie.data.batches import Batch, Items, tensors
+from coterie.data.cautions import cautions
+from coterie.data.constant import constant
+from coterie.data.objective import METRICS, mean_probability
+from coterie.data.shared_tests import times_tested
+from coterie.data.target_scale import recorded
+from coterie.data.world import Split, World
+from coterie.models import nets
+from coterie.records.shown import Shown
+
+
+def world_facts(world: World) -> dict[str, Any]:
+    """The entries of ``run.toml`` about a world.
+
+    Args:
+        world: The clients and their data.
+
+    Returns:
+        The client ids, the sizes of their training and test sets in that order, a digest of all
+        data, and where they apply: the numbers of the subjects of their test sets, the names of the
+        clients in that order, a main metric other than the accuracy, the true groups, who has which
+        concept in each time step of a drift (a row per time step, in the order of the clients), the
+        hostile clients, a description from which a net like the clients' can be made, and facts
+        about the data (the names of features and classes, the constants of a standardization).
+        Sizes are those of the first time step. For the verdict: how many clients test each example,
+        what a constant prediction scores, and what the data warn of.
+    """
+    # Who the clients are, how much data they have, and a digest of it.
+    clients = sorted(world.clients)
+    facts: dict[str, Any] = {
+        "clients": clients,
+        "examples": [len(world.clients[client].train) for client in clients],
+        "tests": [len(world.clients[client].test) for client in clients],
+        "data": digest(world),
+    }
+    if any(world.clients[client].test.subjects is not None for client in clients):
+        facts["test_subjects"] = [world.clients[client].test.independent for client in clients]
+    # What readers cannot derive is recorded only where it applies.
+    names = world.client_names
+    if names:
+        facts["names"] = [names[client] for client in clients]
+    # Readers assume the accuracy, and the mean of probabilities in an ensemble.
+    if (world.objective.main, world.objective.better) != (Shown.main, Shown.better):
+        facts["metric"] = {"main": world.objective.main, "better": world.objective.better}
+    if world.objective.target_scale is not None:
+        facts["target_scale"] = recorded(world.objective.target_scale)
+    facts |= _facts_of_tests(world, clients)
+    combine = getattr(world.objective.combine, "__name__", "custom")
+    if combine != mean_probability.__name__:
+        facts["combine"] = combine
+    if world.truth is not None:
+        facts["true_groups"] = [list(group) for group in world.truth]
+    if world.drift is not None:
+        # A row for each time step, in the order of the clients.
+        concepts_by_step = [
+            [time_step[client] for client in clients] for time_step in world.drift.concepts
+        ]
+        facts["drift"] = {"period": world.drift.period, "concepts": concepts_by_step}
+    if world.attacks:
+        facts["adversaries"] = sorted(world.attacks)
+    model = nets.described(world.model)
+    if model is not None:
+        facts["model"] = model
+    if world.about:
+        facts["about"] = dict(world.about)
+    return facts
+
+
+DERIVED_FACTS = ("constant", "testers", "cautions", "averages_shares")
+"""Facts about a world that follow from its data, and are for the verdict."""
+
+
+def _facts_of_tests(world: World, clients: Sequence[int]) -> dict[str, Any]:
+    """What a verdict needs to know about the clients' tests, see :data:`DERIVED_FACTS`."""
+    # How many clients test an example; 1 for the examples of a hostile client.
+    test_counts = times_tested(world)
+    facts: dict[str, Any] = {
+        "testers": [round(test_counts.get(client, 1.0), 6) for client in clients]
+    }
+    # What a constant prediction scores, for comparison with the models.
+    reference = constant(world)
+    if reference is not None:
+        facts["constant"] = {
+            "predicts": reference.predicts,
+            "values": [round(reference.values[client], 6) for client in clients],
+            "own": [round(reference.own[client], 6) for client in clients],
+        }
+        if reference.sums:
+            facts["constant"]["sums"] = [
+                _as_lists(reference.sums.get(client, {})) for client in clients
+            ]
+    main_metric_name = world.objective.main
+    main_metric = world.objective.named[main_metric_name]
+    # Of Coterie's own metrics, readers know it.
+    if main_metric is not METRICS.get(main_metric_name):
+        facts["averages_shares"] = main_metric.averages_shares
+    warnings_of_data = cautions(world)
+    if warnings_of_data:
+        facts["cautions"] = warnings_of_data
+    return facts
+
+
+def _as_lists(sums: Mapping[str, Iterable[float]]) -> dict[str, list[float]]:
+    """The sums of a metric's errors, with their numbers as lists."""
+    return {sum_name: list(numbers) for sum_name, numbers in sums.items()}
+
+
+def same_world(facts: Mapping[str, Any], recorded: Mapping[str, Any]) -> bool:
+    """Whether these facts are those that a run has recorded.
+
+    :data:`DERIVED_FACTS` are not compared: they follow from the data, whose digest is compared,
+    and may differ in the last digit between versions of PyTorch.
+    """
+    compared_facts = (facts.keys() | recorded.keys()) - set(DERIVED_FACTS)
+    return all(
+        fact in facts and fact in recorded and facts[fact] == recorded[fact]
+        for fact in compared_facts
+    )
+
+
+def digest(world: World) -> str:
+    """A hash of the examples and targets of all clients; a pool that clients share is read once.
+
+    Of a data set that is read item by item, 16 items of each split are hashed, evenly
+    spaced. If an item is not the same when it is read again, as with random augmentation, only the
+    numbers of items are.
+    """
+    # Time steps, clients and splits in a fixed order: equal worlds have equal digests.
+    state = hashlib.blake2b(digest_size=16)
+    hashed_pools: set[int] = set()
+    for clients in world.steps:
+        for client in sorted(clients):
+            data = clients[client]
+            for split in (data.train, data.validation, data.test):
+                for tensor in tensors(_hashed_parts(split, hashed_pools)):
+                    state.update(tensor.contiguous().numpy())
+    return state.hexdigest()
+
+
+def _hashed_parts(split: Split, hashed_pools: set[int]) -> tuple[Any, ...]:
+    """The parts of a split that are hashed, without a pool that was hashed before, and notes its pool as hashed."""
+    is_new = id(split.inputs) not in hashed_pools
+    hashed_pools.add(id(split.inputs))
+    parts: list[Any] = []
+    if isinstance(split.inputs, Items):
+        parts += [_probed(split), split.index]
+    else:
+        parts += [split.inputs] if is_new else []
+        parts += [split.index, split.targets]
+    parts += [values for values in (split.subjects, split.spans) if values is not None]
+    return tuple(parts)
+
+
+MAX_PROBED_ITEMS = 16
+"""Items of a split that are hashed, of a data set that is read item by item."""
+
+
+def _probed(split: Split) -> list[Batch]:
+    """Some items of a split, each as a batch of one; none if an item is not the same when it is read again."""
+    if len(split) == 0:
+        return []
+    last_item = len(split) - 1
+    # Evenly spaced items; the first one is read twice.
+    positions = torch.linspace(0, last_item, min(MAX_PROBED_ITEMS, len(split))).long()
+    first_read = split.batch(positions[:1])
+    second_read = split.batch(positions[:1])
+    is_same = all(
+        torch.equal(tensor, tensor_again)
+        for tensor, tensor_again in zip(tensors(first_read), tensors(second_read), strict=True)
+    )
+    if not is_same:
+        return []
+    return [split.batch(positions[i : i + 1]) for i in range(len(positions))]

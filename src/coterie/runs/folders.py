@@ -1,0 +1,413 @@
+"""Folders of runs: :func:`begin` creates the runs of an experiment, :func:`reopen` finds them again.
+
+A single run is in the folder itself. An experiment of several methods or seeds is a folder with
+``experiment.toml`` and one run directory for each method and seed, ``<method>-seed<N>``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from coterie.core import Method
+from coterie.data.scenario import OwnWorld
+from coterie.data.world import World
+from coterie.engines import rounds as inprocess
+from coterie.files import Folder, within
+from coterie.methods import METHODS
+from coterie.methods import made as made_method
+from coterie.notebook.progress import tell
+from coterie.notebook.tables import count
+from coterie.records.checksum import sealed_toml
+from coterie.records.codec import DamagedError
+from coterie.records.record import RUN, Record
+from coterie.records.store import LOCK, PART, SCHEMA, write_whole
+from coterie.records.text_files import read_recorded, to_toml
+from coterie.runs.experiment import (
+    DEMO_METHODS,
+    EXPERIMENT,
+    Experiment,
+    data_folder,
+    make,
+    own,
+    read,
+)
+from coterie.runs.facts import same_world, world_facts
+from coterie.runs.run import Run, Runs, secret_entry, warn_of
+from coterie.settings import SettingError, UserError, brief
+from coterie.settings.calls import public
+from coterie.training.trial import trial
+
+_LEFT_BY_KILLED_PROCESS = {LOCK, RUN + PART, EXPERIMENT + PART}
+"""Files that a process may leave if it is killed before there is anything to resume."""
+
+
+_SHARED_SETTINGS = (
+    "scenario",
+    "setup",
+    "methods",
+    "training",
+    "robust",
+    "seeds",
+    "width",
+    "device",
+    "precision",
+    "engine",
+)
+"""Settings that must be equal in an experiment's file and in the file of each of its runs.
+
+So must be the boundary, except for its secret.
+"""
+
+
+@public
+def begin(
+    experiment: Experiment | str | World | Callable[[int], World],
+    folder: Path | str,
+    methods: Sequence[str | Method[Any]] | str | Method[Any] | None = None,
+    **settings: Any,
+) -> Runs:
+    """Create the runs of an experiment, or of methods over your own world, in a new folder.
+
+    Before any file is written, the world of the first seed is built and each method makes its first
+    plan. So a mistake leaves no files.
+
+    Args:
+        experiment: The experiment; or a scenario's name, a world, or a function that is called with
+            a seed and returns a world. A function that can be imported by its name is recorded by
+            this name, so that commands can continue the run. Other functions, and worlds, must be
+            passed again, to :func:`reopen`.
+        folder: The new folder. If it has the runs of a call with the same settings and data, as
+            when a notebook's cell is run twice, these are returned and can be continued, and a line
+            on stderr says so.
+        methods: Names of methods, or methods with their settings; FedAvg and auto by default. An
+            Experiment has its own.
+        **settings: Further fields of :class:`~coterie.runs.experiment.Experiment`, such as
+            ``rounds``, ``seeds`` and ``training``.
+
+    Returns:
+        The runs, in which no round has been made yet. ``finish()`` makes all rounds; each run has
+        ``rounds()`` for a loop.
+
+    Raises:
+        UserError: The folder has other runs or files, or a setting is wrong.
+
+    Example:
+        Record FedAvg and auto over your own world, then show the report:
+
+        >>> runs = coterie.begin(my_world, "runs/mine", ["fedavg", "auto"], rounds=20)  # doctest: +SKIP
+        >>> coterie.write_report(runs.finish(progress=True), "mine.html")  # doctest: +SKIP
+    """
+    folder = Path(folder)
+    if not isinstance(experiment, Experiment):
+        experiment = own(experiment, DEMO_METHODS if methods is None else methods, **settings)
+    elif settings or methods is not None:
+        raise SettingError(
+            f"{next(iter(settings), 'methods')} is a setting of the experiment: set it there"
+        )
+    if folder.is_dir() and any((folder / file_name).exists() for file_name in (RUN, EXPERIMENT)):
+        return _again(experiment, folder)
+    return begin_new(experiment, folder)
+
+
+def _again(experiment: Experiment, folder: Path) -> Runs:
+    """The runs of a folder that were begun with the same settings and data, as by a notebook's cell that is run twice.
+
+    Raises:
+        UserError: A setting or the clients' data are not those that were recorded.
+    """
+    experiment = replace(experiment, data=data_folder(experiment.data))
+    experiment.check_secret()
+    recorded_file = within(folder, EXPERIMENT if (folder / EXPERIMENT).exists() else RUN)
+    _check_recorded(recorded_file)
+    # Tables alone: nothing that they name is imported.
+    recorded_spec = read(recorded_file)
+    # The same settings, methods and data, or the folder is not for these runs.
+    difference = _difference(recorded_spec, json.loads(json.dumps(experiment.spec())))
+    if difference:
+        raise UserError(
+            f"{folder} has runs with {difference}: choose another folder, or remove this one to begin anew"
+        )
+    runs = _runs(experiment, folder)
+    for recorded_run in runs if recorded_file.name == EXPERIMENT else ():
+        _check_place(
+            recorded_run, folder, {method.name: type(method) for method in experiment.methods}
+        )
+    for seed in experiment.seeds:
+        # Only runs that began have recorded their clients and data.
+        begun = [
+            recorded_run
+            for recorded_run in runs
+            if recorded_run.seed == seed and recorded_run.record.begun
+        ]
+        facts = world_facts(experiment.world(seed)) if begun else {}
+        for recorded_run in begun:
+            if not same_world(facts, recorded_run.record.description()["world"]):
+                raise UserError(
+                    f"{folder} has runs of other clients or data: choose another folder, or remove this one"
+                )
+    # One line on stderr says whether the runs are finished or continued.
+    rounds = sum(
+        len(recorded_run.record.lines()) for recorded_run in runs if recorded_run.record.begun
+    )
+    state_of_runs = (
+        "finished"
+        if all(recorded_run.finished() for recorded_run in runs)
+        else f"continued after {count(rounds, 'recorded round')}"
+    )
+    tell(
+        f"{folder} has {'this run' if len(runs) == 1 else 'these runs'} already, with the same settings: {state_of_runs}"
+    )
+    return runs
+
+
+NOT_COMPARED = ("workers", "data", "schema", "secret", "world", "versions", "origin", "address")
+"""Keys of a record that do not decide its numbers, or are compared apart from the settings."""
+
+
+def _difference(recorded: Mapping[str, Any], given: Mapping[str, Any], table: str = "") -> str:
+    """The first setting that differs, in words; an empty text if none does."""
+    for name in dict.fromkeys((*recorded, *given)):
+        if not table and name in NOT_COMPARED:
+            continue
+        recorded_value: Any = recorded.get(name)
+        given_value: Any = given.get(name)
+        # Tables are compared setting by setting, and the methods one by one.
+        if isinstance(recorded_value, Mapping) and isinstance(given_value, Mapping):
+            difference = _difference(recorded_value, given_value, f"{table}{name}.")
+            if difference:
+                return difference
+            continue
+        if name == "methods" and _as_many(recorded_value, given_value):
+            for recorded_method, given_method in zip(recorded_value, given_value, strict=True):
+                method_name = recorded_method.get("name")
+                difference = _difference(recorded_method, given_method, f"{method_name}.")
+                if difference:
+                    return difference
+            continue
+        # A message never shows a secret.
+        if recorded_value != given_value and "secret" not in name:
+            return f"{table}{name} = {brief(recorded_value)}, and not {brief(given_value)}"
+    return ""
+
+
+def _as_many(recorded_methods: Any, given_methods: Any) -> bool:
+    """Whether both are lists of as many methods, which can be compared one by one."""
+    are_lists = isinstance(recorded_methods, list) and isinstance(given_methods, list)
+    return are_lists and len(recorded_methods) == len(given_methods)
+
+
+def begin_new(experiment: Experiment, folder: Path) -> Runs:
+    """Create the runs of an experiment in a new folder, see :func:`begin`.
+
+    Args:
+        experiment: The experiment.
+        folder: The folder, which does not exist or is empty.
+
+    Returns:
+        The runs.
+
+    Raises:
+        UserError: The folder is not empty, or a setting is wrong.
+    """
+    experiment = replace(experiment, data=data_folder(experiment.data))
+    experiment.check_secret()
+    # An empty folder can be used, and so can what a killed process left behind.
+    if folder.exists() and (
+        not folder.is_dir() or {entry.name for entry in folder.iterdir()} - _LEFT_BY_KILLED_PROCESS
+    ):
+        has_runs = folder.is_dir() and any(
+            (folder / file_name).exists() for file_name in (RUN, EXPERIMENT)
+        )
+        resume_hint = f"; to continue its runs, use coterie resume {folder}" if has_runs else ""
+        raise UserError(f"{folder} exists and is not an empty folder; choose another{resume_hint}")
+    # Whatever can fail fails before the first file is written.
+    first_seed = experiment.seeds[0]
+    world = experiment.world(first_seed)
+    trial(world, first_seed)
+    warn_of(world, depth=5)
+    experiment.check_calendar()
+    for method in experiment.methods:
+        inprocess.rehearse(
+            method,
+            world,
+            first_seed,
+            experiment.boundary,
+            experiment.hardware(),
+            experiment.robust,
+        )
+    # Several runs have a folder each, and the experiment in the folder above.
+    new_runs = _runs(experiment, folder)
+    new_runs[0]._try(world)
+    folder.mkdir(parents=True, exist_ok=True)
+    if len(new_runs) == 1:
+        new_runs[0]._prepare(world)
+    else:
+        document = {"schema": SCHEMA, **experiment.spec(), **secret_entry(experiment)}
+        write_whole(folder / EXPERIMENT, sealed_toml(to_toml(document)))
+    return new_runs
+
+
+def _runs(experiment: Experiment, folder: Path) -> Runs:
+    """The runs: a single one is in the folder itself, several have a subfolder each."""
+    if len(experiment.methods) == len(experiment.seeds) == 1:
+        return Runs((Run(folder, experiment),))
+    # Several methods of one name are numbered: cfl-1, cfl-2.
+    totals = Counter(method.name for method in experiment.methods)
+    numbers: Counter[str] = Counter()
+    runs = []
+    for method in experiment.methods:
+        # The folder of a run has the method's name and the seed.
+        label = method.name
+        if totals[method.name] > 1:
+            numbers[method.name] += 1
+            label = f"{method.name}-{numbers[method.name]}"
+        for seed in experiment.seeds:
+            one_run = replace(experiment, methods=(method,), seeds=(seed,))
+            runs.append(Run(folder / f"{label}-seed{seed}", one_run))
+    return Runs(runs)
+
+
+class OwnMethodError(UserError):
+    """A run has a method of a user's own, which was not given."""
+
+
+@public
+def reopen(
+    folder: Folder,
+    *,
+    trust_code: bool = False,
+    secret: int | None = None,
+    world: World | Callable[[int], World] | None = None,
+    methods: Sequence[Method[Any]] = (),
+    address: str | None = None,
+) -> Runs:
+    """The runs of a run directory or an experiment's folder, finished or not.
+
+    Args:
+        folder: The folder. It may come from another person: no code that it names is imported, no
+            link in it is followed. A :class:`Run` brings the world that was given in Python, and
+            your own methods.
+        trust_code: Whether a model or a scenario that it names as ``package.module:Name`` may be
+            imported, if the run needs it.
+        secret: The boundary's secret, if there was one; None for the environment's COTERIE_SECRET.
+            Without it, such a run cannot continue.
+        world: The world, or the function that makes it, of a run that began with one.
+        methods: Your own methods, with any settings; those of the run are recorded.
+        address: The address of the Ray cluster, for a run with engine ray. It is not recorded.
+
+    Returns:
+        The runs.
+
+    Raises:
+        UserError: The folder is neither a run directory nor an experiment's folder, is of a newer
+            Coterie, has been changed or damaged, or has a method of your own that was not given.
+    """
+    # A run brings its own methods, and the world that was given in Python.
+    if isinstance(folder, Run):
+        methods = (*folder.experiment.methods, *methods)
+        if world is None and isinstance(folder.experiment.setup, OwnWorld):
+            world = folder.experiment.setup.made
+    # The arguments are checked before any file is read.
+    given_methods: Any = methods
+    if isinstance(given_methods, str) or not isinstance(given_methods, Iterable):
+        raise SettingError(
+            f"methods must be a list of your own methods, got {brief(given_methods)}"
+        )
+    given_world: Any = world
+    if world is not None and not isinstance(given_world, World) and not callable(given_world):
+        raise SettingError(
+            f"world must be a World, or a function that makes the world of a seed, got {brief(given_world)}"
+        )
+    # The classes of methods of a user's own; their settings are recorded.
+    own_methods = {method.name: type(method) for method in map(made_method, methods)}
+    folder = Path(folder)
+    for file_name in (EXPERIMENT, RUN):
+        if not ((folder / file_name).is_file() or (folder / file_name).is_symlink()):
+            continue
+        recorded_file = within(folder, file_name)
+        _check_recorded(recorded_file)
+        # The experiment as it was recorded, with what only the caller can give.
+        spec = read(recorded_file, trust_code=trust_code, secret=secret)
+        _check_methods(spec, own_methods, recorded_file)
+        experiment = make(spec, own_methods)
+        if world is not None:
+            experiment = _with_world(experiment, world, folder)
+        if address is not None:
+            experiment = replace(experiment, address=address)
+        runs = _runs(experiment, folder)
+        for run in runs if file_name == EXPERIMENT else ():
+            _check_place(run, folder, own_methods)
+        return runs
+    raise _no_runs(folder)
+
+
+def _check_recorded(path: Path) -> None:
+    """Check an ``experiment.toml`` or ``run.toml`` that Coterie has written."""
+    if path.name == EXPERIMENT:
+        read_recorded(path)
+    else:
+        Record(path.parent).description()
+
+
+def _check_methods(
+    spec: Mapping[str, Any], own_methods: Mapping[str, type[Any]], path: Path
+) -> None:
+    """Check that every method of an experiment is known."""
+    for method_settings in spec["methods"]:
+        name = method_settings["name"]
+        if name not in {**METHODS, **own_methods}:
+            raise OwnMethodError(
+                f"{path} has the method {name!r}, which is not one of Coterie's; if it is yours, use Python: "
+                f"coterie.reopen({str(path.parent)!r}, methods=[...])"
+            )
+
+
+def _no_runs(folder: Path) -> UserError:
+    """The error for a folder without runs."""
+    if not folder.exists():
+        return UserError(f"{folder} does not exist")
+    hint = ""
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if names and names <= _LEFT_BY_KILLED_PROCESS:
+        hint = (
+            f"; it was stopped before it started: to start it there, use coterie run --out {folder}"
+        )
+    return UserError(
+        f"{folder} is not a run directory: it has neither {RUN} nor {EXPERIMENT}{hint}"
+    )
+
+
+def _check_place(run: Run, folder: Path, own_methods: Mapping[str, type[Any]]) -> None:
+    """Raise :class:`~coterie.settings.UserError` if a run of an experiment is at another place, or is a different run."""
+    within(folder, run.folder.name)
+    if not run.record.begun:
+        return
+    run.record.description()
+    # The run's own file must have the settings that the experiment gives to it.
+    recorded_experiment = make(read(run.folder / RUN), own_methods)
+    recorded_boundary = replace(recorded_experiment.boundary, secret=None)
+    same_boundary = recorded_boundary == replace(run.experiment.boundary, secret=None)
+    same_settings = all(
+        getattr(recorded_experiment, setting_name) == getattr(run.experiment, setting_name)
+        for setting_name in _SHARED_SETTINGS
+    )
+    if not (same_boundary and same_settings):
+        raise DamagedError(
+            f"{run.folder} does not have the run that {folder / EXPERIMENT} describes"
+        )
+
+
+def _with_world(
+    experiment: Experiment, world: World | Callable[[int], World], folder: Path
+) -> Experiment:
+    """The experiment of a folder with the world that it began with; its data are checked when a run continues."""
+    if not isinstance(experiment.setup, OwnWorld):
+        raise UserError(
+            f"{folder} was recorded with the scenario {experiment.scenario}: leave out world"
+        )
+    return replace(experiment, setup=replace(experiment.setup, made=world))

@@ -1,0 +1,235 @@
+"""Nets from the models that :mod:`coterie.runs.export` has written. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from coterie.boundary import Boundary, Wire
+from coterie.core import Client
+from coterie.data.objective import COMBINED, mean_probability
+from coterie.data.target_scale import of_record, predicting, sound
+from coterie.engines.served import Ensemble
+from coterie.files import read_within
+from coterie.models import nets as models
+from coterie.models.layout import Layout
+from coterie.randomness import seeded
+from coterie.records import checksum
+from coterie.records.codec import DamagedError
+from coterie.records.store import check_schema
+from coterie.runs.export import MODELS, SHARED_FILE
+from coterie.runs.exported_net import fresh
+from coterie.settings import UserError
+from coterie.settings.calls import public
+
+
+@public
+def load(
+    folder: Path | str,
+    client: Client | str,
+    *,
+    model: Callable[[], nn.Module] | None = None,
+    secret: int | None = None,
+    trust_code: bool = False,
+) -> nn.Module:
+    """Load the net that serves a client, as :func:`coterie.save` has written it.
+
+    If the method serves clients by ensembles, the net is the ensemble of the models on the client's
+    path.
+
+    Args:
+        folder: The export. It may come from another person: no code that it names is imported.
+        client: The client's name, or its number if clients have no names.
+        model: Makes the net, if Coterie has no name for it (as in a federation), or if the name
+            stands for code.
+        secret: The clients' secret, if the models are sealed by a boundary's rotation.
+        trust_code: Whether a model that the folder names as ``package.module:Name`` may be
+            imported.
+
+    Returns:
+        The net, in evaluation mode.
+
+    Raises:
+        UserError: The client has no model in the folder, or the files have been changed or damaged.
+    """
+    folder = Path(folder)
+    document = read_document(folder)
+    entry = document["clients"].get(str(client))
+    if entry is None:
+        raise UserError(
+            f"{folder} has no model for client {client!r}; it has models for {', '.join(document['clients'])}"
+        )
+    # One file, or for an ensemble all on the client's path.
+    files = _listed_files(folder, document, entry)
+    if document["stays"]:
+        raise UserError(
+            f"client {client} keeps {', '.join(document['stays'])} of its model, and {folder} has only the rest; "
+            f"load it from {files[-1]} by the net's load_state_dict with strict=False"
+        )
+    _check_secret(folder, document["sealed"], secret)
+    # The tensors of each file, and those that all models share.
+    loaded_nets = []
+    shared = read_model(folder, SHARED_FILE, document) if SHARED_FILE in document["files"] else {}
+    for file_name in files:
+        tensors = {**shared, **read_model(folder, file_name, document)}
+        numbers = sum(tensor.numel() for tensor in tensors.values())
+        net, called = _made(folder, document["model"], model, trust_code, numbers)
+        loaded_nets.append(
+            _filled(net, called, folder / file_name, tensors, document["sealed"], secret)
+        )
+    # An ensemble combines the outputs of all nets, as the engines do.
+    served = (
+        loaded_nets[0]
+        if len(loaded_nets) == 1
+        else Ensemble(loaded_nets, COMBINED[document["combine"]])
+    )
+    return predicting(served, of_record(document["target_scale"])).eval()
+
+
+def read_document(folder: Path) -> dict[str, Any]:
+    """Read the ``models.json`` of an export.
+
+    Args:
+        folder: The export.
+
+    Returns:
+        The entries that loading needs.
+
+    Raises:
+        UserError: There is no such file, or it has been changed or damaged.
+    """
+    document_path = folder / MODELS
+    if not document_path.is_file():
+        inside = sorted(entries.parent.name for entries in folder.glob(f"*/{MODELS}"))
+        runs_hint = f"; it has models of several runs: {', '.join(inside)}" if inside else ""
+        raise UserError(f"{folder} holds no exported models: it has no {MODELS}{runs_hint}")
+    try:
+        # The checksum first, then the types of the entries, then their values.
+        document_bytes = read_within(folder, MODELS)
+        document: dict[str, Any] = json.loads(document_bytes)
+        check_schema(document["schema"], document_path)
+        checksum.check_json(document_bytes, document_path)
+        entries = {entry_name: document[entry_name] for entry_name in _ENTRY_TYPES}
+        for entry_name, kinds in _ENTRY_TYPES.items():
+            if not isinstance(entries[entry_name], kinds):
+                raise TypeError(f"{entry_name!r} has the wrong type")
+        entries["combine"] = document.get("combine", mean_probability.__name__)
+        entries["target_scale"] = document.get("target_scale")
+        if entries["target_scale"] is not None and not sound(entries["target_scale"]):
+            raise ValueError("'target_scale' has no means and deviations")
+        if entries["ensemble"] and entries["combine"] not in COMBINED:
+            raise UserError(
+                f"{document_path} combines an ensemble's outputs by code of its own; load its files one by one"
+            )
+        if entries["sealed"] is not None:
+            Boundary(rotation=entries["sealed"]["rotation"], block=entries["sealed"]["block"])
+        return entries
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DamagedError(f"{document_path} is damaged ({error})") from error
+
+
+_ENTRY_TYPES: dict[str, Any] = {
+    "model": (dict, type(None)),
+    "ensemble": bool,
+    "clients": dict,
+    "sealed": (dict, type(None)),
+    "stays": list,
+    "files": dict,
+}
+"""Entry of ``models.json`` that loading needs -> its type."""
+
+
+def _listed_files(folder: Path, document: dict[str, Any], entry: Any) -> list[str]:
+    """The files of a client's models."""
+    try:
+        files = entry.get("path", [entry["file"]]) if document["ensemble"] else [entry["file"]]
+        # A file name with a folder could lead out of the export.
+        if not files or any(Path(file_name).name != file_name for file_name in files):
+            raise ValueError("a model's file is outside of the folder")
+        if len(set(files)) < len(files):
+            raise ValueError("a client's path names a file twice")
+        return list(files)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DamagedError(f"{folder / MODELS} is damaged ({error})") from error
+
+
+def read_model(folder: Path, name: str, document: dict[str, Any]) -> dict[str, Tensor]:
+    """Read the tensors of one file of an export.
+
+    Args:
+        folder: The export.
+        name: The name of the file.
+        document: The entries of ``models.json``, which hold the checksums.
+
+    Returns:
+        The tensors by name.
+
+    Raises:
+        UserError: The file cannot be read, or has been changed or damaged.
+    """
+    try:
+        file_bytes = read_within(folder, name)
+        checksum.check(file_bytes, folder / name, document["files"].get(name))
+        return safetensors.torch.load(file_bytes)
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise DamagedError(f"{folder / name} cannot be read: {error}") from error
+
+
+def _check_secret(folder: Path, sealed: Any, secret: int | None) -> None:
+    """Check that sealed models come with a secret."""
+    if sealed is not None and secret is None:
+        raise UserError(
+            f"{folder} has models that are sealed by rotation {sealed['rotation']}; open them with the clients' "
+            "secret: coterie.load(..., secret=SECRET)"
+        )
+
+
+def _made(
+    folder: Path, about: Any, model: Callable[[], nn.Module] | None, trust_code: bool, numbers: int
+) -> tuple[nn.Module, str]:
+    """A new net, for ``numbers`` numbers, and its name."""
+    if model is None:
+        if about is None:
+            raise UserError(
+                f"{folder} has models of a custom net; pass its class or a function that makes it: coterie.load(..., model=Net)"
+            )
+        if not trust_code:
+            models.check_consent(str(about.get("name")), str(folder / MODELS))
+        return fresh(about, folder / MODELS, numbers), str(about.get("name"))
+    # A net in place of a function is a likely mistake, with its own message.
+    if isinstance(model, nn.Module):
+        raise UserError(
+            "model must be a class or function that makes the net, got a net; leave out the parentheses"
+        )
+    with seeded(0):
+        net = model()
+    if not isinstance(net, nn.Module):
+        raise UserError(f"model must make an nn.Module, but makes {type(net).__name__}")
+    return net, type(net).__name__
+
+
+def _filled(
+    net: nn.Module,
+    called: str,
+    path: Path,
+    tensors: dict[str, Tensor],
+    sealed: Any,
+    secret: int | None,
+) -> nn.Module:
+    """``net`` with the tensors of a file, unsealed if they are sealed."""
+    try:
+        net.load_state_dict(tensors)
+        if sealed is not None:
+            # A sealed row becomes the clients' row before it is loaded.
+            layout = Layout(net)
+            boundary = Boundary(rotation=sealed["rotation"], block=sealed["block"], secret=secret)
+            layout.load(net, Wire(boundary, layout, seed=0).open(layout.row(tensors)))
+    except (RuntimeError, KeyError) as error:
+        raise UserError(f"{path} cannot be loaded into {called}: {error}") from error
+    return net
