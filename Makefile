@@ -45,12 +45,12 @@ docs: $(VENV)/.installed-docs
 
 bench: $(VENV)/.installed-bench
 	$(VENV)/bin/python benchmarks/bench.py $(BENCH_ARGS)
-	$(VENV)/bin/python docs/generate.py
+	$(VENV)/bin/python tools/docs/generate.py
 
 studies: $(VENV)/.installed-studies
 	$(VENV)/bin/python -m papers list --out docs/results/studies
 	$(VENV)/bin/python -m papers run all --scale small --out docs/results/studies --jobs $(shell getconf _NPROCESSORS_ONLN) $(STUDY_ARGS)
-	$(VENV)/bin/python docs/generate.py --figures
+	$(VENV)/bin/python tools/docs/generate.py --figures
 
 # An editable install: a change of the sources needs no new one, a change of pyproject.toml does.
 $(VENV)/.installed: pyproject.toml constraints.txt

@@ -12,7 +12,7 @@ default method, of which only missing rows are measured, k losses in other spell
 measures stands in docs/performance.md, docs/cluster.md (i) and docs/scale.md (j). pfl-research
 takes part if its package, ``pfl``, is installed, and i needs Ray. Results go to
 benchmarks/results/speed, a file per part, with the machine and the versions; those of e, i and j,
-which are scripts of their own, lie beside this folder. ``python docs/generate.py`` makes the
+which are scripts of their own, lie beside this folder. ``python tools/docs/generate.py`` makes the
 documents' tables of them. Nothing else should run meanwhile.
 """
 

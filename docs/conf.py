@@ -24,7 +24,7 @@ from sphinx.transforms import SphinxTransform
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
-sys.path[:0] = [str(DOCS), str(ROOT / "src")]
+sys.path[:0] = [str(ROOT / "tools" / "docs"), str(ROOT / "src")]
 
 import navigation  # noqa: E402
 

@@ -18,7 +18,7 @@ from coterie.report.page import document
 from coterie.report.summary import summary
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "docs")]
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tools" / "docs")]
 
 import bench  # noqa: E402
 import report_page  # noqa: E402

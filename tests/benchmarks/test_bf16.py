@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "docs")]
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tools" / "docs")]
 
 import bf16  # noqa: E402
 import speed_tables  # noqa: E402

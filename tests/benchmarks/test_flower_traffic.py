@@ -23,7 +23,7 @@ from flowered import a_run
 from small import mlp, world
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "docs")]
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tools" / "docs")]
 
 import flower_link  # noqa: E402
 import flower_traffic  # noqa: E402

@@ -18,7 +18,7 @@ from coterie.data.world import Split
 from coterie.randomness import Purpose, numpy_generator
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "docs")]
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tools" / "docs")]
 
 import flux  # noqa: E402
 import flux_tables  # noqa: E402

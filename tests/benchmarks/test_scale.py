@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "docs")]
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tools" / "docs")]
 
 import scale  # noqa: E402
 import scale_table  # noqa: E402

@@ -15,7 +15,7 @@ from coterie.methods import METHODS
 from coterie.settings import build
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "docs")]
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tools" / "docs")]
 
 import evidence_tables  # noqa: E402
 import study_tables  # noqa: E402

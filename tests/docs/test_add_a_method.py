@@ -132,7 +132,7 @@ def test_a_wrong_setting_is_told_as_the_page_says() -> None:
 
 
 def test_pieces_of_a_file_are_as_they_stand() -> None:
-    pieces = load("docs/example_source.py", "example_source").pieces_of
+    pieces = load("tools/docs/example_source.py", "example_source").pieces_of
     found = pieces(
         "import a\nfrom b import c\n\n@d\nclass E:\n    x = 1\n\n    def f(self):\n        return 2\n"
     )
@@ -151,7 +151,7 @@ def test_its_method_is_short() -> None:
 def test_what_readme_shows_is_found_by_its_first_word(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    module = load("docs/example_source.py", "example_source_of_readme")
+    module = load("tools/docs/example_source.py", "example_source_of_readme")
     monkeypatch.setattr(module, "README", tmp_path / "README.md")
     module.README.write_text(
         "cfl before\n\n<!-- demo -->\n```text\n$ coterie run\ncfl seed 0\n0-3\n\nmethod  rounds\ncfl  40\n\nrecorded\n"

@@ -20,7 +20,7 @@ PAGE = (ROOT / "docs" / "choosing.md").read_text()
 @pytest.fixture(name="tables")
 def _tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     """The module that makes the tables, with what it reads in an empty folder."""
-    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    monkeypatch.syspath_prepend(str(ROOT / "tools" / "docs"))
     tables = importlib.import_module("choosing_tables")
     monkeypatch.setattr(importlib.import_module("published_tables"), "ROWS", tmp_path)
     monkeypatch.setattr(tables.study_tables, "STUDY", tmp_path / "study.jsonl")

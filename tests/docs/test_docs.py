@@ -31,8 +31,8 @@ from coterie.settings import documented
 from papers import SCALES, STUDIES
 from papers.command import parser as papers_parser
 
-sys.path.insert(0, str(ROOT / "docs"))  # where it finds measured.py
-generate = load("docs/generate.py", "docs_generate")
+sys.path.insert(0, str(ROOT / "tools" / "docs"))  # where it finds measured.py
+generate = load("tools/docs/generate.py", "docs_generate")
 measured = sys.modules["measured"]
 
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in generate.documents()}
@@ -52,7 +52,7 @@ def blocks(page: str, *kinds: str) -> Iterator[tuple[str, str]]:
 
 def test_generated_parts_are_up_to_date() -> None:
     stale = [page for page, text in PAGES.items() if generate.regenerated(text) != text]
-    assert not stale, "python docs/generate.py makes them anew"
+    assert not stale, "python tools/docs/generate.py makes them anew"
 
 
 def loosely(printed: str) -> list[str]:
@@ -66,7 +66,7 @@ def test_the_demonstration_prints_what_the_readme_shows() -> None:
         found[3] for found in generate.MARKER.finditer(PAGES["README.md"]) if found[1] == "demo"
     )
     assert loosely(generate.demo()) == loosely(shown), (
-        "python docs/generate.py --demo makes it anew"
+        "python tools/docs/generate.py --demo makes it anew"
     )
 
 

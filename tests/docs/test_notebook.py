@@ -11,9 +11,9 @@ import nbformat
 import pytest
 from documents import ROOT, load
 
-SCRIPT = ROOT / "docs" / "execute_notebook.py"
+SCRIPT = ROOT / "tools" / "docs" / "execute_notebook.py"
 
-execute_notebook = load("docs/execute_notebook.py", "docs_execute_notebook")
+execute_notebook = load("tools/docs/execute_notebook.py", "docs_execute_notebook")
 
 
 @pytest.mark.slow
@@ -22,7 +22,7 @@ def test_the_notebook_runs_and_prints_what_is_committed() -> None:
         [sys.executable, str(SCRIPT), "--check"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, (
-        f"{done.stdout}{done.stderr}\npython docs/execute_notebook.py makes it anew"
+        f"{done.stdout}{done.stderr}\npython tools/docs/execute_notebook.py makes it anew"
     )
 
 

@@ -17,8 +17,8 @@ PAGE = (ROOT / "docs" / "published.md").read_text()
 @pytest.fixture(name="tables")
 def _tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     """The module that makes the tables, with an empty folder of rows."""
-    monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    module = load("docs/published_tables.py", "published_tables_alone")
+    monkeypatch.syspath_prepend(str(ROOT / "tools" / "docs"))
+    module = load("tools/docs/published_tables.py", "published_tables_alone")
     monkeypatch.delitem(sys.modules, "measured", raising=False)
     monkeypatch.setattr(module, "ROWS", tmp_path)
     return module

@@ -23,7 +23,7 @@ from coterie.settings import documented
 
 DOCS = ROOT / "docs"
 
-navigation = load("docs/navigation.py", "docs_navigation")
+navigation = load("tools/docs/navigation.py", "docs_navigation")
 
 
 # -- the sidebar

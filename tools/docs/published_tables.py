@@ -16,7 +16,7 @@ from coterie.core import as_groups, row_of
 from coterie.report.summary import interval
 from coterie.report.terminal import plus_minus
 
-ROWS = Path(__file__).resolve().parents[1] / "docs" / "results" / "studies"
+ROWS = Path(__file__).resolve().parents[2] / "docs" / "results" / "studies"
 NOTHING = "–"
 
 Row = Mapping[str, Any]

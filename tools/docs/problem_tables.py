@@ -8,7 +8,7 @@ from pathlib import Path
 
 from measured import table
 
-RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
+RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 
 
 def problems() -> str:

@@ -12,7 +12,7 @@ from measured import table
 
 from coterie.report.terminal import size
 
-TRAFFIC = Path(__file__).resolve().parents[1] / "benchmarks" / "results" / "flower-traffic.json"
+TRAFFIC = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "flower-traffic.json"
 WAYS = ("up", "down")
 
 Found = Mapping[str, Any]

@@ -10,7 +10,7 @@ from typing import Any
 
 from measured import table
 
-SUGGEST = Path(__file__).resolve().parents[1] / "benchmarks" / "results" / "suggest.json"
+SUGGEST = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "suggest.json"
 MISSING = "Not measured yet: `python benchmarks/suggest.py` does it.\n"
 AGREEMENT = SUGGEST.with_name("agreement.json")
 NO_AGREEMENT = "Not measured yet: `python benchmarks/agreement.py --data DIR` does it.\n"

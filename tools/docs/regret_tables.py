@@ -10,7 +10,7 @@ from pathlib import Path
 
 from measured import table
 
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
 from study import regret_summary  # noqa: E402

@@ -13,7 +13,7 @@ from measured import recorded, table
 
 from coterie.report.terminal import plus_minus
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import drift
 import flux

@@ -19,7 +19,7 @@ from typing import Any
 from coterie.report.summary import interval
 from coterie.report.terminal import number, numbered, plus_minus, size
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
 DEFAULTS = ROOT / "benchmarks" / "results" / "cfl-defaults.json"
 BOUNDARY = ROOT / "benchmarks" / "results" / "boundary.json"

@@ -1,7 +1,8 @@
 """Run docs/notebook.ipynb and keep its outputs, which the site shows as they are.
 
-    python docs/execute_notebook.py            run it and write it python docs/execute_notebook.py
-    --check    write nothing; exit status 1 if a cell fails or prints other words
+    python tools/docs/execute_notebook.py            run it and write it
+    python tools/docs/execute_notebook.py --check    write nothing; exit status 1 if a cell fails or
+                                                     prints other words
 
 Decimals may differ by processor, so a check is of words and whole numbers, and figures are only
 made.
@@ -21,7 +22,7 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 
-DOCS = Path(__file__).resolve().parent
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 NOTEBOOK = DOCS / "notebook.ipynb"
 METADATA = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
 DECIMAL = re.compile(r"-?\d+(?:\.\d+)?e[+-]?\d+|-?\d+\.\d+")

@@ -12,7 +12,7 @@ from typing import Any
 
 from measured import table
 
-RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
+RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 NOTHING = "–"
 LEVELS = (0.05, 0.01, 1e-3, 1e-4)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from measured import table
 
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
 import drift  # noqa: E402

@@ -16,7 +16,7 @@ from speed_tables import seconds, size
 
 from coterie.report.figures import style
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ROOT / "benchmarks" / "results" / "scale.json"
 FIGURE = ROOT / "docs" / "figures" / "scale.png"
 

@@ -1,9 +1,9 @@
 """Rewrite the generated parts of README.md and docs/, which stand between ``<!-- NAME -->`` and ``<!-- /NAME -->``.
 
-    python docs/generate.py            all of them but the demonstration's output python
-    docs/generate.py --demo     that too: it runs the bare ``coterie run``, in about half a minute
-    python docs/generate.py --figures  draw the figures of docs/studies too (coterie[report]) python
-    docs/generate.py --check    write nothing; exit status 1 if a part is not up to date
+    python tools/docs/generate.py            all of them but the demonstration's output
+    python tools/docs/generate.py --demo     that too: it runs the bare ``coterie run``, half a minute
+    python tools/docs/generate.py --figures  draw the figures of docs/studies too (coterie[report])
+    python tools/docs/generate.py --check    write nothing; exit status 1 if a part is not up to date
 
 Measured results are kept in docs/results and benchmarks/results; measured.py makes tables of them.
 """
@@ -62,7 +62,7 @@ from coterie.data.scenario import SCENARIO_PARTS, Scenario, datasets_with
 from coterie.report.listing import allowed, first_line, plain
 from coterie.settings import documented
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 WIDTH = 100
 MARKER = re.compile(
     r"^<!-- ([\w-]+)((?: [\w/-]+)*) -->\n(.*?)^<!-- /\1 -->$", re.MULTILINE | re.DOTALL

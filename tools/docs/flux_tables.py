@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from measured import table
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import flux
 

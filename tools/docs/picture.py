@@ -1,6 +1,6 @@
 """Pictures of a report for the documents: the demonstration's page, as a browser shows its verdict and the section of a run.
 
-``python docs/picture.py RUNS`` makes docs/figures/report.png and report-run.png of a folder of
+``python tools/docs/picture.py RUNS`` makes docs/figures/report.png and report-run.png of a folder of
 runs; it needs Playwright, Pillow and a Chromium.
 """
 
@@ -18,7 +18,7 @@ from playwright.sync_api import sync_playwright
 
 from coterie.report.page import document, page
 
-TO = Path(__file__).parent / "figures"
+TO = Path(__file__).resolve().parents[2] / "docs" / "figures"
 WIDTH = 1100
 
 

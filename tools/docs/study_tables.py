@@ -15,7 +15,7 @@ from typing import Any
 import evidence_tables
 from measured import table
 
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
 from study.frozen import frozen  # noqa: E402

@@ -13,7 +13,7 @@ from measured import table
 from coterie.report.summary import interval
 from coterie.report.terminal import plus_minus, size
 
-SPEED = Path(__file__).resolve().parents[1] / "benchmarks" / "results" / "speed"
+SPEED = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "speed"
 TRAINING = ("a", "b", "c100", "c1000", "d", "h-lr", "h-cifar", "h-emnist")
 NONE = "This has not been measured yet: `make bench` does it.\n"
 OURS = "Coterie fp32"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from measured import table
 
-NODES = Path(__file__).resolve().parents[1] / "benchmarks" / "results" / "ray.json"
+NODES = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "ray.json"
 
 
 def ray_nodes() -> str:

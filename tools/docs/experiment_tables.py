@@ -2,8 +2,8 @@
 them in.
 
     python -m papers run all --out docs/results/studies     runs what is missing of the small scale
-    python docs/generate.py --figures                draws docs/studies/figures anew, and rewrites
-    the pages
+    python tools/docs/generate.py --figures                 draws docs/studies/figures anew, and rewrites
+                                                            the pages
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from measured import table
 
 from coterie.report.live import duration
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from papers import PAPERS, SCALES, STUDIES, Outcome, Rows, Study, outcome, scales
 from papers.drawing import draw
 from papers.running import complete_seeds
 from papers.study import Claim
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results" / "studies"
 PAGES = ROOT / "docs" / "studies"
 FIGURES = PAGES / "figures"

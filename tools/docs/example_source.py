@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES, README = ROOT / "examples", ROOT / "README.md"
 
 
