@@ -308,14 +308,14 @@ def tasks(
     present_clients = set(present)
     models: list[torch.Tensor] = []
     row_of_node: dict[int, int] = {}
-    asked_walkers = {
-        client: node_id for client, node_id in walkers.items() if client in present_clients
-    }
-    for node_id in sorted(set(asked_walkers.values())):
+    asked_walkers = sorted(present_clients.intersection(walkers))
+    # Each node with a walker has one row, in the order of the nodes.
+    for node_id in sorted({walkers[client] for client in asked_walkers}):
         row_of_node[node_id] = first_row + len(models)
         models.append(tree.model(node_id))
     walker_tasks = {}
-    for client, node_id in sorted(asked_walkers.items()):
+    for client in asked_walkers:
+        node_id = walkers[client]
         # Updates are comparable only with the learning rate of the round in which the node split.
         walker_tasks[client] = Task(
             offered=(row_of_node[node_id],), lr_round=tree.nodes[node_id].round, **task_fields
@@ -511,6 +511,14 @@ class HasLeaves(Protocol):
 S = TypeVar("S", bound=HasLeaves)
 
 
+def nodes_of_clients(leaves: Iterable[Leaf]) -> dict[Client, int]:
+    """Return client -> node of the leaf that it is a member of."""
+    node_of_client: dict[Client, int] = {}
+    for leaf in leaves:
+        node_of_client.update(dict.fromkeys(leaf.clients, leaf.node))
+    return node_of_client
+
+
 def ordered(leaves: Iterable[Leaf]) -> tuple[Leaf, ...]:
     """Sort leaves by their clients, with empty leaves last."""
     return tuple(sorted(leaves, key=lambda leaf: (not leaf.clients, leaf.clients, leaf.node)))
@@ -589,27 +597,29 @@ def served(
         better_node: client -> node whose model it uses instead.
         ensemble: value of ``Assignment.ensemble``.
     """
-    # One row a model: those of the leaves, then those of the inner nodes.
+    # One row for each model: those of the leaves, then those of the inner nodes.
     models: list[torch.Tensor] = []
     row_of_node = {}
-    node_of_client: dict[Client, int] = {}
     for leaf in state.leaves:
         row_of_node[leaf.node] = len(models)
         models.append(leaf.model)
-        node_of_client.update(dict.fromkeys(leaf.clients, leaf.node))
     for node in state.tree.nodes:
         if node.model is not None:
             row_of_node[node.id] = len(models)
             models.append(node.model)
-    node_of_client |= state.walkers
-    used_node = {**node_of_client, **better_node}
+    # A member is at its leaf, and a walker at the inner node that it has reached.
+    node_of_client = {**nodes_of_clients(state.leaves), **state.walkers}
     path_rows = {}
     for client, node_id in node_of_client.items():
         path_rows[client] = tuple(row_of_node[node.id] for node in state.tree.path(node_id))
+    # A client uses the model of its node, unless another one on its path is better.
+    row_of_client = {}
+    for client, node_id in sorted({**node_of_client, **better_node}.items()):
+        row_of_client[client] = row_of_node[node_id]
     groups = [leaf.clients for leaf in state.leaves if leaf.clients]
     return Assignment(
         models=torch.stack(models),
-        row={client: row_of_node[node_id] for client, node_id in sorted(used_node.items())},
+        row=row_of_client,
         groups=as_groups([*groups, *waiting(state.walkers)]),
         path=path_rows,
         ensemble=ensemble,

@@ -32,10 +32,12 @@ from coterie.core import (
     as_groups,
     rows_without,
     state,
+    tested,
     without,
 )
 from coterie.methods._cluster_tree import Leaf
 from coterie.methods._decisions import KeepWhole, SplitGroup
+from coterie.methods._positions import positions_of
 
 HALF_STEPS_IN_ROUNDS = 4.0
 """Steps on a half, in those of a client of median size in a round. Signal accumulates over the
@@ -102,6 +104,7 @@ class LongProbe:
         """Add the replies of clients that have not answered before."""
         new_replies = replies.of(self.first_answers(replies))
         probe = replace(self, answered=(*self.answered, *new_replies.clients))
+        # Clients that sent no halves have answered, and give no evidence.
         if new_replies.halves is None or new_replies.halves.second is None:
             return probe
         halved = new_replies.of(new_replies.halves.clients)
@@ -134,13 +137,12 @@ class LongProbe:
             examples: client -> its number of training examples.
             averaging: the rule by which the run averages updates.
         """
-        positions_in_order = sorted(
-            range(len(self.clients)), key=lambda position: self.clients[position]
-        )
-        clients = tuple(self.clients[position] for position in positions_in_order)
+        # Replies of an exchange are in the order of the clients' ids.
+        clients = tuple(sorted(self.clients))
+        positions_in_order = positions_of(clients, among=self.clients)
         updates = self.updates[positions_in_order]
         second_halves = self.second_halves[positions_in_order]
-        # An update is the mean of those of both halves.
+        # An update is the mean of those of both halves, so the first half's follows from the second's.
         first_halves = 2 * updates - second_halves
         halves = None
         if clients:
@@ -216,9 +218,9 @@ class Evidence:
 
     def of(self, clients: Sequence[Client]) -> Evidence:
         """Return the evidence of some of the clients."""
-        position_of_client = {client: position for position, client in enumerate(self.clients)}
-        positions = [position_of_client[client] for client in clients]
-        rows = [*positions, *(len(self.clients) + position for position in positions)]
+        # The rows of all first halves come before those of all second halves.
+        first_rows = np.array(positions_of(clients, among=self.clients), dtype=np.int64)
+        rows = np.concatenate([first_rows, len(self.clients) + first_rows])
         return Evidence(clients=tuple(clients), products=self.products[rows][:, rows])
 
 
@@ -236,6 +238,7 @@ def sample(
     """
     if len(clients) <= max_clients:
         return cohort.sample(clients, 1.0)
+    # A second probe asks the clients of the first, because only these can confirm it.
     present = tuple(sorted(set(preferred) & set(cohort.present)))
     return present or cohort.sample(clients, max_clients / len(clients))
 
@@ -306,8 +309,10 @@ def decide_probe(
     evidence = evidence_of(replies)
     if evidence is None:
         return None
+    # A single probe never splits a group: the next one must confirm what it finds.
     if evidence_before is None:
         return _decide_first_probe(level, evidence)
+    # The second probe confirms the first only if at least half as many clients answered it.
     if 2 * len(evidence.clients) < len(evidence_before.clients):
         counts = f"only {len(evidence.clients)} clients answered the second probe, and {len(evidence_before.clients)} the first"
         return ProbeDecision(ProbeAgain(), evidence_before, why=f"{counts}; asked again")
@@ -337,6 +342,7 @@ def _decide_second_probe(
     level: float, first_evidence: Evidence, second_evidence: Evidence
 ) -> ProbeDecision:
     """Split the group if both probes together are below the level, and agree on the sides."""
+    # 1. Both probes together find that the clients differ.
     test = congruence(second_evidence.products.numpy())
     criterion = differ(
         "p of two probes", together(first_evidence, second_evidence), level, test.clients
@@ -344,14 +350,15 @@ def _decide_second_probe(
     if not criterion.held:
         otherwise = "it would have split in this round, if both probes had found the same two sides"
         return ProbeDecision(KeepWhole(), second_evidence, test, (criterion,), otherwise=otherwise)
+    # 2. Both probes find the same sides.
     parts = confirmed(level, first_evidence, second_evidence)
     if len(parts) < 2:
         why = "but the probes find different sides"
         return ProbeDecision(KeepWhole(), second_evidence, test, (criterion,), why)
-    undecided = len(second_evidence.clients) - sum(map(len, parts))
+    num_undecided = len(second_evidence.clients) - sum(map(len, parts))
     why = ""
-    if undecided:
-        why = f"{undecided} clients, on which the probes disagree, walk down the tree"
+    if num_undecided:
+        why = f"{num_undecided} clients, on which the probes disagree, walk down the tree"
     return ProbeDecision(
         SplitGroup(parts),
         second_evidence,
@@ -365,7 +372,8 @@ def _decide_second_probe(
 
 def together(first: Evidence, second: Evidence) -> float:
     """Return the p-value of two probes of a group for its clients being congruent; not all need to be in both."""
-    first_p, second_p = (congruence(evidence.products.numpy()).p for evidence in (first, second))
+    first_p = congruence(first.products.numpy()).p
+    second_p = congruence(second.products.numpy()).p
     return repeated_p(first_p, second_p, clients=min(len(first.clients), len(second.clients)))
 
 
@@ -382,10 +390,12 @@ def confirmed(level: float, first: Evidence, second: Evidence) -> Groups:
         first: evidence of the first probe.
         second: evidence of the second probe.
     """
+    # Too few clients are in both probes: the second one decides alone.
     in_both = sorted(set(first.clients) & set(second.clients))
     if not enough(second.clients, in_both):
         positions = congruent_groups(second.products.numpy(), level).groups
         return as_groups([second.clients[position] for position in group] for group in positions)
+    # Groups are cut in two until both probes find every part congruent.
     untested = [tuple(in_both)]
     groups: list[tuple[Client, ...]] = []
     while untested:
@@ -411,28 +421,24 @@ def _sides(
     if len(group) < 2 or not together(first.of(group), second.of(group)) < level:
         return []
     # 2. One cut, of the mean of both, whose sides differ in both.
-    matrices = [evidence.of(group).products.numpy() for evidence in (first, second)]
-    left_side, right_side = signal_cut(signal_gram(matrices[0]) + signal_gram(matrices[1]))
-    first_p, second_p = (contrast(matrix, left_side, right_side).p for matrix in matrices)
+    first_products = first.of(group).products.numpy()
+    second_products = second.of(group).products.numpy()
+    first_signal = signal_gram(first_products)
+    second_signal = signal_gram(second_products)
+    left_side, right_side = signal_cut(first_signal + second_signal)
+    first_p = contrast(first_products, left_side, right_side).p
+    second_p = contrast(second_products, left_side, right_side).p
     if not repeated_p(first_p, second_p, len(group)) < level:
         return []
     # 3. A client is on a side if it is nearer to it in both probes. If that leaves a side empty, a
     #    client's share in the mean of its side counts too.
     for with_own_share in (False, True):
-        nearer_sides = [
-            _nearer(signal_gram(matrix), left_side, right_side, with_own_share)
-            for matrix in matrices
-        ]
-        agreed_left = tuple(
-            group[position]
-            for position in left_side
-            if all(signs[position] == 1 for signs in nearer_sides)
-        )
-        agreed_right = tuple(
-            group[position]
-            for position in right_side
-            if all(signs[position] == -1 for signs in nearer_sides)
-        )
+        first_sides = _nearer(first_signal, left_side, right_side, with_own_share)
+        second_sides = _nearer(second_signal, left_side, right_side, with_own_share)
+        is_left = (first_sides == 1) & (second_sides == 1)
+        is_right = (first_sides == -1) & (second_sides == -1)
+        agreed_left = tuple(group[position] for position in left_side if is_left[position])
+        agreed_right = tuple(group[position] for position in right_side if is_right[position])
         if agreed_left and agreed_right:
             return [agreed_left, agreed_right]
     return []
@@ -447,9 +453,10 @@ def _nearer(
     But where all clients differ from each other, every client is then nearer to the other side.
     With ``with_own_share`` it is included.
     """
-    distances = _from_means(signal, (left_side, right_side), with_own_share)
-    distances = np.nan_to_num(distances)  # a side with only this client: distance zero
-    return np.where(distances[0] < distances[1], 1, -1)
+    side_distances = _from_means(signal, (left_side, right_side), with_own_share)
+    # A client that is alone on its side has no distance from the others there: it counts as zero.
+    left_distances, right_distances = np.nan_to_num(side_distances)
+    return np.where(left_distances < right_distances, 1, -1)
 
 
 def _from_means(
@@ -463,6 +470,7 @@ def _from_means(
     distances = []
     for side in sides:
         members = list(side)
+        # Whose own share in the mean of this side is left out.
         is_left_out = np.zeros(len(signal), dtype=bool)
         if not with_own_share:
             is_left_out[members] = True
@@ -472,6 +480,7 @@ def _from_means(
         member_counts = len(members) - is_left_out
         row_sums_left = np.where(is_left_out, row_sums - squares, row_sums)
         totals_left = np.where(is_left_out, total_sum - 2 * row_sums + squares, total_sum)
+        # Nobody is left where the client was the only one: no distance.
         divisor = np.where(member_counts > 0, member_counts, 1)
         distance = squares - 2 * row_sums_left / divisor + totals_left / divisor**2
         distances.append(np.where(member_counts > 0, distance, np.nan))
@@ -482,10 +491,10 @@ def _from_means(
 # Its description.
 
 
-def differ(name: str, p_value: float, level: float, client_count: int) -> Criterion:
+def differ(criterion_name: str, p_value: float, level: float, client_count: int) -> Criterion:
     """The criterion of a split: a p-value, of all clients being identically distributed, below the level."""
     return Criterion(
-        name,
+        criterion_name,
         p_value,
         "<",
         level,
@@ -498,8 +507,7 @@ def differ(name: str, p_value: float, level: float, client_count: int) -> Criter
 
 def describe_probe(leaf: Leaf, decision: ProbeDecision) -> Note:
     """Describe what follows from a probe; with cosines and distances if it splits the group."""
-    reasons = [*(criterion.text for criterion in decision.criteria), decision.why]
-    text = "; ".join(reason for reason in reasons if reason)
+    description = "; ".join(filter(None, (tested(decision.criteria), decision.why)))
     match decision.action:
         case ProbeAgain():
             kind = "hold"
@@ -508,8 +516,11 @@ def describe_probe(leaf: Leaf, decision: ProbeDecision) -> Note:
         case SplitGroup():
             kind = "split"
     if decision.test is None:
-        return Note(kind=kind, effect="keeps", clients=leaf.clients, text=text)
-    note = group_note(leaf, kind, text, decision.test, decision.criteria[0], decision.otherwise)
+        return Note(kind=kind, effect="keeps", clients=leaf.clients, text=description)
+    note = group_note(
+        leaf, kind, description, decision.test, decision.criteria[0], decision.otherwise
+    )
+    # Only a split says where it cuts, and shows the evidence of both probes.
     match decision.action:
         case SplitGroup(parts):
             note = replace(note, effect="divides", parts=parts)
@@ -518,7 +529,12 @@ def describe_probe(leaf: Leaf, decision: ProbeDecision) -> Note:
 
 
 def group_note(
-    leaf: Leaf, kind: str, text: str, test: Congruence, criterion: Criterion, otherwise: str = ""
+    leaf: Leaf,
+    kind: str,
+    description: str,
+    test: Congruence,
+    criterion: Criterion,
+    otherwise: str = "",
 ) -> Note:
     """Describe the conclusion from a group's probe that did not split it, with the numbers of its test."""
     numbers = {"p": test.p, "z": test.z, "spread": test.spread, "dimension": test.dimension}
@@ -526,10 +542,10 @@ def group_note(
         kind=kind,
         effect="keeps",
         clients=leaf.clients,
-        text=text,
+        text=description,
         criteria=(criterion,),
         otherwise=otherwise,
-        numbers={name: value for name, value in numbers.items() if np.isfinite(value)},
+        numbers={key: number for key, number in numbers.items() if np.isfinite(number)},
         labels={"node": leaf.node, "heard": test.clients},
     )
 
@@ -539,6 +555,7 @@ def _with_evidence(note: Note, first: Evidence, second: Evidence) -> Note:
     in_both = tuple(sorted(set(first.clients) & set(second.clients)))
     represents = enough(second.clients, in_both)
     clients = in_both if represents else second.clients
+    # The noise of two probes is independent: their mean shows the signal more clearly.
     products = second.of(clients).products.numpy()
     if represents:
         products = (products + first.of(clients).products.numpy()) / 2
@@ -575,16 +592,13 @@ def distances(
         ``distance to part j`` -> client -> its squared distance from part j; no value where the
         client is alone in the part.
     """
-    position_of_client = {client: position for position, client in enumerate(clients)}
-    positions = [
-        [position_of_client[client] for client in part if client in position_of_client]
-        for part in parts
-    ]
-    distances_of_parts = _from_means(signal_gram(products), positions, with_own_share=False)
-    values = {}
+    part_positions = [positions_of(part, among=clients) for part in parts]
+    distances_of_parts = _from_means(signal_gram(products), part_positions, with_own_share=False)
+    distances_by_part = {}
     for part_number, part_distances in enumerate(distances_of_parts):
-        by_client = zip(clients, map(float, part_distances), strict=True)
-        values[f"distance to part {part_number}"] = {
-            client: distance for client, distance in by_client if not np.isnan(distance)
-        }
-    return values
+        distance_of_client = {}
+        for client, distance in zip(clients, map(float, part_distances), strict=True):
+            if not np.isnan(distance):
+                distance_of_client[client] = distance
+        distances_by_part[f"distance to part {part_number}"] = distance_of_client
+    return distances_by_part

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from coterie.clustering import contrast, member_contrasts
 from coterie.clustering.congruence import Contrast
 from coterie.core import Client, Criterion, Note, Replies, tested
-from coterie.methods._cluster_tree import Leaf
+from coterie.methods._cluster_tree import Leaf, nodes_of_clients
 from coterie.methods._split_half_probes import Evidence, evidence_of, with_cosines
 
 MAX_PROBED_CLIENTS = 1_000
@@ -71,6 +72,7 @@ def reviewed(
     merged: dict[int, int] = {}
     while pair := _closest(groups, evidence, asked_counts):
         stays, ends, difference = pair
+        # Groups that became part of the one that ends go on with it.
         for node, merged_into in merged.items():
             if merged_into == ends.node:
                 merged[node] = stays.node
@@ -78,7 +80,8 @@ def reviewed(
         groups = [leaf for leaf in groups if leaf.node not in (stays.node, ends.node)]
         groups.append(_joined(stays, ends, examples))
         notes.append(_merge_note(stays, ends, difference))
-    if notes:  # once per review, whatever it changed
+    # The cosines are the same for all notes of the review: the first one has them.
+    if notes:
         notes[0] = with_cosines(notes[0], evidence.clients, evidence.products.numpy())
     return groups, merged, notes
 
@@ -94,19 +97,19 @@ def unchanged(leaves: Sequence[Leaf], replies: Replies, has_quorum: bool) -> Not
     evidence = evidence_of(replies)
     pairs = _pairs(leaves, evidence, reviewers(leaves)) if evidence else []
     pair = max(pairs, key=lambda pair: pair[2].p, default=None)
-    text = "reviewed: too few clients answered"
+    description = "reviewed: too few clients answered"
     if has_quorum:
-        text = "reviewed: no client moves, no groups merge"
-    clients = tuple(sorted(client for leaf in leaves for client in leaf.clients))
+        description = "reviewed: no client moves, no groups merge"
+    clients = tuple(sorted(nodes_of_clients(leaves)))
     if pair is None:
-        return Note(kind="keep", effect="keeps", clients=clients, text=text)
+        return Note(kind="keep", effect="keeps", clients=clients, text=description)
     group, other_group, difference = pair
     criterion = same_group(difference.p)
     return Note(
         kind="keep",
         effect="keeps",
         clients=clients,
-        text=f"{text}; {criterion.text}",
+        text=f"{description}; {criterion.text}",
         criteria=(criterion,),
         numbers={"distance": difference.distance},
         labels={"node": group.node, "other_node": other_group.node},
@@ -115,7 +118,9 @@ def unchanged(leaves: Sequence[Leaf], replies: Replies, has_quorum: bool) -> Not
 
 def reviewers(leaves: Sequence[Leaf]) -> dict[int, int]:
     """Return the leaf's node -> the number of its clients that a review asks."""
-    max_asked = max(MAX_PROBED_CLIENTS // max(1, sum(bool(leaf.clients) for leaf in leaves)), 2)
+    # The groups share the number of clients that may be asked; each has at least two of them.
+    num_groups = sum(bool(leaf.clients) for leaf in leaves)
+    max_asked = max(MAX_PROBED_CLIENTS // max(1, num_groups), 2)
     return {leaf.node: min(len(leaf.clients), max_asked) for leaf in leaves}
 
 
@@ -131,35 +136,51 @@ def _moved(
     """Move clients that differ from their own group, but not from another one, to that group."""
     products = evidence.products.numpy()
     positions = {leaf.node: _positions(leaf, evidence) for leaf in leaves}
-    client_level = level / len(evidence.clients)  # the probability of moving any of them is level
-    new_nodes: dict[Client, int] = {}
+    # With this level for each client, the probability of moving any of them by mistake is ``level``.
+    client_level = level / len(evidence.clients)
+    node_of_client = nodes_of_clients(leaves)
     notes = []
     for leaf in leaves:
         members = positions[leaf.node]
+        # A client that is alone in its group has nobody to differ from.
         if len(members) < 2:
             continue
-        for position, from_own_group in zip(
-            members, member_contrasts(products, members), strict=False
-        ):
+        own_contrasts = member_contrasts(products, members)
+        for position, from_own_group in zip(members, own_contrasts, strict=False):
             if not from_own_group.p < client_level:
                 continue
-            from_others = {
-                node: contrast(products, [position], other_members)
-                for node, other_members in positions.items()
-                if node != leaf.node and other_members
-            }
-            nearest = min(from_others, key=lambda node: from_others[node].distance, default=None)
-            if nearest is not None and from_others[nearest].p > MIN_P_OF_ONE_GROUP:
+            # It moves to the nearest other group, unless it differs from that one as well.
+            nearest = _nearest_other_group(products, position, leaf.node, positions)
+            if nearest is None:
+                continue
+            new_node, from_new_group = nearest
+            if from_new_group.p > MIN_P_OF_ONE_GROUP:
                 client = evidence.clients[position]
-                new_nodes[client] = nearest
+                node_of_client[client] = new_node
                 note = _move_note(
-                    client, leaf.node, nearest, from_own_group, from_others[nearest], client_level
+                    client, leaf.node, new_node, from_own_group, from_new_group, client_level
                 )
                 notes.append(note)
-    node_of_client = {client: leaf.node for leaf in leaves for client in leaf.clients}
-    node_of_client |= new_nodes
     moved_leaves = [replace(leaf, clients=clients_at(node_of_client, leaf.node)) for leaf in leaves]
     return moved_leaves, notes
+
+
+def _nearest_other_group(
+    products: np.ndarray, position: int, own_node: int, positions: Mapping[int, list[int]]
+) -> tuple[int, Contrast] | None:
+    """The node of the group that is nearest to a client, besides its own, and the contrast with it; None without others.
+
+    Args:
+        products: ``(2n, 2n)``, the Gram matrix of the halves of n clients.
+        position: the client's position among these.
+        own_node: the node of its group.
+        positions: node -> the positions of the group's members.
+    """
+    contrasts = {}
+    for node, members in positions.items():
+        if node != own_node and members:
+            contrasts[node] = contrast(products, [position], members)
+    return min(contrasts.items(), key=lambda item: item[1].distance, default=None)
 
 
 def _move_note(
@@ -194,12 +215,11 @@ def _move_note(
         "distance_there": from_new_group.distance,
     }
     moves = f"client {client} moves from node {node_before} to node {node_after}"
-    text = f"{moves}: {tested(criteria)}"
     return Note(
         kind="move",
         effect="moves",
         clients=(client,),
-        text=text,
+        text=f"{moves}: {tested(criteria)}",
         criteria=criteria,
         numbers=numbers,
         labels={"at": node_before, "node": node_after},
@@ -253,6 +273,7 @@ def _pairs(
     leaves: Iterable[Leaf], evidence: Evidence, asked_counts: Mapping[int, int]
 ) -> list[tuple[Leaf, Leaf, Contrast]]:
     """All pairs of groups of which half of the clients that were asked answered, and the contrast between them."""
+    # Too few members do not represent their group.
     products = evidence.products.numpy()
     groups = []
     for leaf in leaves:
@@ -274,8 +295,9 @@ for many rounds; a mean with it would ruin the group that it joins."""
 
 def _joined(stays: Leaf, ends: Leaf, examples: Mapping[Client, int]) -> Leaf:
     """Merge two groups into the first, with the mean of their models, weighted by examples, without one that diverged."""
-    stays_examples = sum(examples.get(client, 1) for client in stays.clients)
-    ends_examples = sum(examples.get(client, 1) for client in ends.clients)
+    stays_examples = _example_count(stays, examples)
+    ends_examples = _example_count(ends, examples)
+    # A diverged model has no part in the mean.
     stays_norm = float(stays.model.norm())
     ends_norm = float(ends.model.norm())
     if stays_norm > DIVERGED_NORM_RATIO * max(ends_norm, 1.0):
@@ -286,3 +308,8 @@ def _joined(stays: Leaf, ends: Leaf, examples: Mapping[Client, int]) -> Leaf:
         weighted_sum = stays_examples * stays.model + ends_examples * ends.model
         model = weighted_sum / (stays_examples + ends_examples)
     return replace(stays, clients=tuple(sorted((*stays.clients, *ends.clients))), model=model)
+
+
+def _example_count(leaf: Leaf, examples: Mapping[Client, int]) -> int:
+    """The training examples of a group's clients; a client whose number is not known counts as one."""
+    return sum(examples.get(client, 1) for client in leaf.clients)

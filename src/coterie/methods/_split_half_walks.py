@@ -53,10 +53,12 @@ def split_probe(steps: int, evidence: Evidence, parts: Groups) -> SplitProbe:
         parts: the parts of the split.
     """
     all_halves = halves(evidence.products.numpy())
-    within_parts = [
-        noise_of(halves(evidence.of(part).products.numpy())) for part in parts if len(part) > 1
-    ]
-    estimates = [noise for noise in within_parts if np.isfinite(noise.df)]
+    estimates = []
+    for part in parts:
+        if len(part) > 1:
+            noise = noise_of(halves(evidence.of(part).products.numpy()))
+            if np.isfinite(noise.df):
+                estimates.append(noise)
     # Without a part of two clients or more, all clients must do.
     if not estimates:
         estimates = [noise_of(all_halves)]
@@ -115,6 +117,7 @@ def walk(
     for row, client in enumerate(replies.clients):
         update = replies.all_updates[row]
         node = walkers[client]
+        # The branches of a node are the same for all of its walkers, until one of these adds one.
         if node not in branches:
             branches[node] = branches_of(result.tree, node, result.probed[node])
         distances = distances_to(
@@ -123,6 +126,7 @@ def walk(
             noise_of_client.get(client),
             result.probed[node],
         )
+        # The walker goes to the nearest branch, unless it differs from all of them.
         child = min(distances, key=lambda branch_node: (distances[branch_node].value, branch_node))
         fits_no_branch = all(distance.p < level for distance in distances.values())
         if client in noise_of_client and fits_no_branch:
@@ -175,6 +179,7 @@ def branches_of(tree: Tree, node: int, probe: SplitProbe) -> list[WalkBranch]:
     """
     branches = []
     for child in tree.children(node):
+        # Updates on the edge whose noise is known: those of clients that sent halves.
         rows = [row for row, client in enumerate(child.heard) if client in probe.levels]
         if child.updates is None or not rows:
             continue
@@ -212,7 +217,8 @@ def distances_to(
     for branch in branches:
         difference = update - branch.mean
         client_count = len(branch.levels)
-        # Noise of the difference: that of the walker, and of the mean of m clients.
+        # The expected square of the noise in the difference: that of the walker, and that of the
+        # mean of m clients. Its variance needs the sum of the squares of these levels.
         expected_square = own_noise + branch.levels.sum() / client_count**2
         squared_noise = own_noise**2 + (branch.levels**2).sum() / client_count**4
         distances[branch.id] = excess_of_sums(
@@ -239,13 +245,16 @@ def _walk_note(
 ) -> Note:
     """Describe a walker's step; with p-values and the level only if the walker's noise is known."""
     compared = []
+    numbers = {}
+    p_values = {}
     for branch_node, distance in sorted(distances.items()):
-        p_value = f" (p {distance.p:.2g})" if level else ""
-        compared.append(f"{distance.value:.3g} to node {branch_node}{p_value}")
-    numbers = {f"node_{branch_node}": distance.value for branch_node, distance in distances.items()}
+        p_text = f" (p {distance.p:.2g})" if level else ""
+        compared.append(f"{distance.value:.3g} to node {branch_node}{p_text}")
+        numbers[f"node_{branch_node}"] = distance.value
+        p_values[f"p_{branch_node}"] = distance.p
+    # Without its noise, a walker has no p-values, and is in no case a new leaf.
     criteria: tuple[Criterion, ...] = ()
     if level is not None:
-        p_values = {f"p_{branch_node}": distance.p for branch_node, distance in distances.items()}
         numbers |= p_values
         criteria = (
             Criterion(

@@ -40,7 +40,7 @@ All halves of all clients make the same number of steps, because unequal work ma
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
@@ -64,7 +64,7 @@ from coterie.core import (
     weights,
 )
 from coterie.methods import _cluster_tree
-from coterie.methods._cluster_tree import Leaf, Tree, join, ordered, root
+from coterie.methods._cluster_tree import Leaf, Tree, join, nodes_of_clients, ordered, root
 from coterie.methods._decisions import SplitGroup
 from coterie.methods._half_steps import Probing, of_equal_steps
 from coterie.methods._leavers import entries_without
@@ -217,6 +217,7 @@ class SplitHalf(Probing):
         # The steps on a half as they were planned, before this exchange's sizes were known.
         half_steps = self._training_of_halves(state).steps or 1
         example_counts = dict(zip(replies.clients, map(int, replies.examples), strict=True))
+        # From here on, the state knows the sizes of all clients that have ever answered.
         state = replace(state, examples={**state.examples, **example_counts}, notes=())
         match state.stage:
             case "train":
@@ -237,6 +238,11 @@ class SplitHalf(Probing):
     def retire(self, state: SplitHalfState, clients: tuple[Client, ...]) -> SplitHalfState:
         removed = set(clients)
         new_state = _cluster_tree.retired(state, clients)
+        # Replies of clients that have left count no longer in the probes of their group.
+        schedules = {}
+        for node, schedule in new_state.schedules.items():
+            schedules[node] = forget(schedule, removed)
+        # The next exchange may have become pointless: a review of one group, or offers to nobody.
         stage = new_state.stage
         risen = entries_without(new_state.risen, removed)
         if stage == "review" and not several(new_state):
@@ -246,9 +252,7 @@ class SplitHalf(Probing):
         return replace(
             new_state,
             stage=stage,
-            schedules={
-                node: forget(schedule, removed) for node, schedule in new_state.schedules.items()
-            },
+            schedules=schedules,
             examples=entries_without(new_state.examples, removed),
             losses=entries_without(new_state.losses, removed),
             risen=risen,
@@ -269,6 +273,7 @@ class SplitHalf(Probing):
         # One row for each group; more rows follow, for long probes and for nodes with walkers.
         models = [leaf.model for leaf in state.leaves]
         tasks: dict[Client, Task] = {}
+        # The probes of this round share the number of clients that may be asked for halves.
         number_of_probes = sum(self.probes(state, leaf) for leaf in state.leaves)
         max_probed = max(MAX_PROBED_CLIENTS // max(1, number_of_probes), ENOUGH_CLIENTS)
         for row_number, leaf in enumerate(state.leaves):
@@ -313,14 +318,15 @@ class SplitHalf(Probing):
         if not probes or len(leaf.clients) > max_probed:
             sampled = cohort.sample(leaf.clients, self.fraction)
             tasks |= dict.fromkeys(sampled, Task(offered=(row_number,)))
-        if probes:  # asks all members, or many: too few would not separate groups
+        # A probe asks all members, or many: too few would not separate groups.
+        if probes:
             evidence = state.schedules[leaf.node].evidence
             same_clients = evidence.clients if evidence else ()
-            task = Task(
+            probe_task = Task(
                 offered=(row_number,), halves=True, training=self._training_of_halves(state)
             )
             probed_clients = sample(cohort, leaf.clients, max_probed, same_clients)
-            tasks |= dict.fromkeys(probed_clients, task)
+            tasks |= dict.fromkeys(probed_clients, probe_task)
         return tasks
 
     def _long_probe_tasks(
@@ -334,14 +340,15 @@ class SplitHalf(Probing):
         """The tasks of a leaf's clients in a probe that has begun before; who has answered it trains as usual."""
         clients = state.leaves[row_number].clients
         tasks = dict.fromkeys(cohort.sample(clients, self.fraction), Task(offered=(row_number,)))
+        # The others train on halves, as the clients did that answered when the probe began.
         not_answered = (set(cohort.present) & set(clients)) - set(probe.answered)
-        task = Task(
+        probe_task = Task(
             offered=(probe_row,),
             halves=True,
             training=replace(state.training, steps=probe.steps),
             lr_round=probe.round,
         )
-        tasks |= dict.fromkeys(sorted(not_answered), task)
+        tasks |= dict.fromkeys(sorted(not_answered), probe_task)
         return tasks
 
     def probes(self, state: SplitHalfState, leaf: Leaf) -> bool:
@@ -374,7 +381,8 @@ class SplitHalf(Probing):
             member_replies = replies.of(leaf.clients)
             if not member_replies.clients:
                 new_state = _with_leaves(new_state, leaf)
-            elif replies.updates is None:  # nobody probes or walks
+            elif replies.updates is None:
+                # Nobody probes or walks, so the engine has averaged.
                 model = leaf.model + replies.mean_updates[row_number]
                 new_state = _with_leaves(new_state, replace(leaf, model=model))
             elif self._lasts(state, leaf):
@@ -421,7 +429,7 @@ class SplitHalf(Probing):
             schedule = replace(schedule, long_probe=probe, due=new_state.round + 1)
             return _with_schedules(_with_leaves(new_state, trained_leaf), {leaf.node: schedule})
         new_state = _with_schedules(new_state, {leaf.node: replace(schedule, long_probe=None)})
-        # All replies have come: those of present members decide.
+        # The probe has ended: the replies of clients that are still members decide.
         of_members = probe.without(set(probe.answered) - set(leaf.clients))
         finished = FinishedProbe(
             of_members.replies(
@@ -468,14 +476,17 @@ class SplitHalf(Probing):
         decision: ProbeDecision,
         parts: Groups,
     ) -> SplitHalfState:
-        child_updates = {part: self._mean(probe.replies.of(part)) for part in parts}
+        # Each part applies the mean update of its own clients.
+        child_updates = {}
+        for part in parts:
+            child_updates[part] = self._mean(probe.replies.of(part))
         if not probe.in_one_exchange:
             # Parts differ from the group's present model as their means differ from that of all
             # replies to the probe.
             drift = trained_leaf.model - probe.model - self._mean(probe.replies)
-            child_updates = {
-                part: mean_update + drift for part, mean_update in child_updates.items()
-            }
+            for part in parts:
+                child_updates[part] = child_updates[part] + drift
+        # In the tree, the children are below the node from whose model the clients trained.
         tree, children = _cluster_tree.split(
             new_state.tree,
             replace(leaf, model=probe.model),
@@ -486,20 +497,18 @@ class SplitHalf(Probing):
         note = _cluster_tree.placed(describe_probe(leaf, decision), leaf, children)
         # Members that are in no part walk down from here like newcomers.
         undecided = set(leaf.clients).difference(*parts)
-        due_round = self._turn(new_state.round)
-        new_state = _with_schedules(
+        new_state = _with_new_schedules(
             _with_leaves(new_state, *children),
-            {child.node: ProbeSchedule(due=due_round) for child in children},
+            [child.node for child in children],
+            self._turn(new_state.round),
         )
+        summary = split_probe(probe.steps, decision.evidence, parts)
         return replace(
             new_state,
             tree=tree,
             notes=(*new_state.notes, note),
             walkers={**new_state.walkers, **dict.fromkeys(undecided, leaf.node)},
-            probed={
-                **new_state.probed,
-                leaf.node: split_probe(probe.steps, decision.evidence, parts),
-            },
+            probed={**new_state.probed, leaf.node: summary},
         )
 
     def _next_probe(
@@ -510,7 +519,8 @@ class SplitHalf(Probing):
         It is in the next round if a finding is to be confirmed; else later, the more probes showed
         no difference.
         """
-        if decision is None:  # too few answered
+        # Too few answered.
+        if decision is None:
             is_to_confirm = schedule.evidence is not None
             return replace(schedule, due=round + 1 if is_to_confirm else self._turn(round))
         if isinstance(decision.action, ProbeAgain):
@@ -533,20 +543,23 @@ class SplitHalf(Probing):
             state.tree, walkers_asked, state.probed, replies.of(walkers_asked), self.level
         )
         # A merged leaf is part of another one.
-        new_nodes = {
-            client: state.merged.get(node, node) for client, node in walked.new_nodes.items()
-        }
+        new_nodes = {}
+        for client, node in walked.new_nodes.items():
+            new_nodes[client] = state.merged.get(node, node)
+        # Walkers have arrived if they are at a leaf now; the others walk on.
         walkers = {}
+        arrived = {}
         for client, node in {**state.walkers, **new_nodes}.items():
             if not walked.tree.is_leaf(node):
                 walkers[client] = node
-        arrived = {client: node for client, node in new_nodes.items() if client not in walkers}
-        new_leaves = [
-            Leaf(node=node, clients=(), model=model) for node, model in walked.models.items()
-        ]
-        new_schedules = {node: ProbeSchedule(due=state.round) for node in walked.models}
+            elif client in new_nodes:
+                arrived[client] = node
+        # Walkers that differ from all branches begin new groups.
+        new_leaves = []
+        for node, model in walked.models.items():
+            new_leaves.append(Leaf(node=node, clients=(), model=model))
         return replace(
-            _with_schedules(state, new_schedules),
+            _with_new_schedules(state, walked.models, state.round),
             tree=walked.tree.place(new_nodes),
             leaves=ordered(join([*state.leaves, *new_leaves], arrived)),
             walkers=walkers,
@@ -559,6 +572,7 @@ class SplitHalf(Probing):
         new_state = replace(new_state, stage=self._first_stage)
         if not self.review_every:
             return new_state
+        # A round that made or ended groups postpones the review.
         if {leaf.node for leaf in new_state.leaves} != {leaf.node for leaf in state_before.leaves}:
             return replace(
                 new_state, review=(new_state.round + self.review_every, self.review_every)
@@ -571,6 +585,7 @@ class SplitHalf(Probing):
     # ---------------------------------------------------------------------------------------------------
 
     def _plan_review(self, state: SplitHalfState, cohort: Cohort) -> Plan:
+        # Clients of all groups train on halves from one model, so that their updates are comparable.
         max_asked = reviewers(state.leaves)
         asked_clients: list[Client] = []
         for leaf in state.leaves:
@@ -588,26 +603,28 @@ class SplitHalf(Probing):
     def _after_review(self, state: SplitHalfState, replies: Replies) -> SplitHalfState:
         examples = state.examples if self.weighting == "data" else {}
         leaves, newly_merged, notes = reviewed(self.level, state.leaves, replies, examples)
-        tree = state.tree.place({client: leaf.node for leaf in leaves for client in leaf.clients})
-        all_merged = {
-            node: newly_merged.get(node_after, node_after)
-            for node, node_after in state.merged.items()
-        } | newly_merged
+        # A leaf that had merged before may have merged on, with the one that it was part of.
+        all_merged = {}
+        for node, destination in state.merged.items():
+            all_merged[node] = newly_merged.get(destination, destination)
+        all_merged |= newly_merged
         new_state = replace(
-            state, stage=self._first_stage, leaves=ordered(leaves), tree=tree, merged=all_merged
+            state,
+            stage=self._first_stage,
+            leaves=ordered(leaves),
+            tree=state.tree.place(nodes_of_clients(leaves)),
+            merged=all_merged,
         )
+        # Reviews that change nothing become rare, if enough clients answered to change something.
         changed_nodes = _changed_groups(state, new_state)
         has_quorum = 2 * len(replies.clients) >= sum(reviewers(state.leaves).values())
         interval = self.review_every
         if not changed_nodes:
             notes = [unchanged(leaves, replies, has_quorum)]
-            if has_quorum:  # reviews that change nothing become rare
+            if has_quorum:
                 interval = 2 * state.review[1]
-        due_round = self._turn(state.round)
         new_state = replace(
-            _with_schedules(
-                new_state, {node: ProbeSchedule(due=due_round) for node in changed_nodes}
-            ),
+            _with_new_schedules(new_state, changed_nodes, self._turn(state.round)),
             review=(state.round + interval, interval),
             notes=tuple(notes),
         )
@@ -634,6 +651,7 @@ class SplitHalf(Probing):
         with_first_draw = tuple(range(len(candidates(state))))
         offered_rows = {}
         for client in sorted(set(state.risen) & set(cohort.present)):
+            # The state has the loss now, and the middle between it and the loss before.
             loss = state.losses[client]
             loss_before = 2 * state.risen[client] - loss
             offered_rows[client] = with_first_draw if loss > 2 * loss_before else of_groups
@@ -641,16 +659,14 @@ class SplitHalf(Probing):
 
     def _after_loss_check(self, state: SplitHalfState, replies: Replies) -> SplitHalfState:
         """The state in which the clients whose loss rose measure other models next, and a review is due."""
-        measured = {}
-        for client, losses in zip(replies.clients, replies.losses, strict=True):
-            if np.isfinite(losses[0]):
-                measured[client] = losses[0]
-        # 1. The change of each client's loss since it was last asked.
-        changes = {
-            client: loss - state.losses[client]
-            for client, loss in measured.items()
-            if client in state.losses
-        }
+        # 1. The loss of each client, and its change since the client was last asked.
+        measured: dict[Client, float] = {}
+        changes: dict[Client, float] = {}
+        for client, (loss,) in zip(replies.clients, replies.losses, strict=True):
+            if np.isfinite(loss):
+                measured[client] = loss
+                if client in state.losses:
+                    changes[client] = loss - state.losses[client]
         # 2. A loss has risen if it changed by far more than losses usually do. Another model is better
         #    if it undoes more than half of the rise.
         risen = {}
@@ -669,7 +685,7 @@ class SplitHalf(Probing):
         )
         if not risen:
             return new_state
-        text = (
+        description = (
             f"the losses of {len(risen)} clients rose by more than {RISE_IN_USUAL_CHANGES:g} times "
             f"the usual change, {state.usual_change:.3g}"
         )
@@ -678,7 +694,7 @@ class SplitHalf(Probing):
             kind="alert",
             effect="info",
             clients=tuple(sorted(risen)),
-            text=text,
+            text=description,
             numbers={"rise": largest_rise, "usual": state.usual_change},
         )
         return replace(new_state, review=(state.round, self.review_every), notes=(note,))
@@ -687,55 +703,51 @@ class SplitHalf(Probing):
         """The state in which clients whose loss rose have the best model, if it is better; the groups of the others probe."""
         # 1. The best model of each client, if it undoes more than half of the rise.
         offered = candidates(state)
-        # Client -> the node of its new model, and its loss.
-        taken_models: dict[Client, tuple[int, float]] = {}
+        node_before = nodes_of_clients(offered)
+        new_nodes: dict[Client, int] = {}
+        new_losses: dict[Client, float] = {}
+        notes = []
         for client, client_losses in zip(replies.clients, replies.losses, strict=True):
             losses = np.nan_to_num(client_losses, nan=np.inf)
             if client in state.risen and losses.min() < state.risen[client]:
-                taken_models[client] = (offered[int(losses.argmin())].node, float(losses.min()))
-        # 2. These clients move to the group of that model.
-        new_nodes = {client: node for client, (node, _) in taken_models.items()}
+                new_node = offered[int(losses.argmin())].node
+                new_loss = float(losses.min())
+                new_nodes[client] = new_node
+                new_losses[client] = new_loss
+                notes.append(_offer_note(state, client, node_before[client], new_node, new_loss))
+        # 2. These clients move to the group of that model; the first draw begins a new group.
         tree = state.tree
-        if len(tree.nodes) in new_nodes.values():  # the first draw begins a new group
+        if len(tree.nodes) in new_nodes.values():
             tree = tree.plant()
-        node_before = {client: leaf.node for leaf in offered for client in leaf.clients}
         node_after = node_before | new_nodes
-        leaves = [
-            replace(leaf, clients=clients_at(node_after, leaf.node))
-            for leaf in offered
-            if leaf.node < len(tree.nodes)
-        ]
-        notes = tuple(
-            _offer_note(state, client, node_before[client], *taken_models[client])
-            for client in taken_models
-        )
+        leaves = []
+        for leaf in offered:
+            if leaf.node < len(tree.nodes):
+                leaves.append(replace(leaf, clients=clients_at(node_after, leaf.node)))
         new_state = replace(
             state,
             stage="train",
             leaves=ordered(leaves),
             tree=tree.place(new_nodes),
             risen={},
-            notes=notes,
-            losses={**state.losses, **{client: loss for client, (_, loss) in taken_models.items()}},
+            notes=tuple(notes),
+            losses={**state.losses, **new_losses},
         )
-        due_round = self._turn(state.round)
-        changed = _changed_groups(state, new_state)
-        new_state = _with_schedules(
-            new_state, {node: ProbeSchedule(due=due_round) for node in changed}
-        )
+        changed_nodes = _changed_groups(state, new_state)
+        new_state = _with_new_schedules(new_state, changed_nodes, self._turn(state.round))
         # 3. The groups of clients that no model serves better probe in this round, unless a probe is
         #    under way.
-        unhelped = {
-            node_after[client]
-            for client in state.risen
-            if client in node_after and client not in new_nodes
-        }
-        probe_now = {}
-        for node in unhelped:
+        unhelped_nodes = set()
+        for client in state.risen:
+            if client in node_after and client not in new_nodes:
+                unhelped_nodes.add(node_after[client])
+        probing_nodes = []
+        for node in unhelped_nodes:
             schedule = new_state.schedules[node]
             if schedule.evidence is None and schedule.long_probe is None:
-                probe_now[node] = ProbeSchedule(due=state.round + 1)
-        return with_left(_with_schedules(new_state, probe_now), state)
+                probing_nodes.append(node)
+        new_state = _with_new_schedules(new_state, probing_nodes, state.round + 1)
+        return with_left(new_state, state)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -754,12 +766,21 @@ def _with_schedules(
     return replace(state, schedules={**state.schedules, **schedules})
 
 
+def _with_new_schedules(
+    state: SplitHalfState, nodes: Iterable[int], due_round: int
+) -> SplitHalfState:
+    """Begin the schedules of some leaves anew, with the first probe in ``due_round``."""
+    return _with_schedules(state, dict.fromkeys(nodes, ProbeSchedule(due=due_round)))
+
+
 def _changed_groups(state_before: SplitHalfState, state_after: SplitHalfState) -> list[int]:
     """Nodes of the groups whose members have changed."""
-    members = members_of(state_before)
-    return [
-        node for node, clients in members_of(state_after).items() if clients != members.get(node)
-    ]
+    members_before = members_of(state_before)
+    changed_nodes = []
+    for node, members in members_of(state_after).items():
+        if members != members_before.get(node):
+            changed_nodes.append(node)
+    return changed_nodes
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -775,10 +796,9 @@ def candidates(state: SplitHalfState) -> tuple[Leaf, ...]:
 
 def _loss_plan(state: SplitHalfState, offered_rows: Mapping[Client, tuple[int, ...]]) -> Plan:
     """Ask each client for the training losses of the candidates in these rows."""
-    tasks = {
-        client: Task(offered=offered, epochs=0, measure="train")
-        for client, offered in offered_rows.items()
-    }
+    tasks = {}
+    for client, offered in offered_rows.items():
+        tasks[client] = Task(offered=offered, epochs=0, measure="train")
     return Plan(
         models=torch.stack([leaf.model for leaf in candidates(state)]),
         tasks=tasks,
@@ -796,32 +816,36 @@ def with_left(new_state: SplitHalfState, state_before: SplitHalfState) -> SplitH
         new_state: the state after clients moved or groups merged.
         state_before: the state before.
     """
-    node_of_client = {client: leaf.node for leaf in new_state.leaves for client in leaf.clients}
+    node_of_client = nodes_of_clients(new_state.leaves)
     occupied = set(node_of_client.values())
-    emptied = [leaf for leaf in state_before.leaves if leaf.clients and leaf.node not in occupied]
+    leaf_of_node = {leaf.node: leaf for leaf in new_state.leaves}
     merged = dict(new_state.merged)
-    for leaf in emptied:
+    # A group that was left before may have clients again.
+    left_nodes = [node for node in new_state.left if node not in occupied]
+    for leaf in state_before.leaves:
+        if not leaf.clients or leaf.node in occupied:
+            continue
+        # All clients have left this group just now. Newcomers for it, and for groups that were
+        # merged with it, go where most of its clients went.
         destinations = Counter(node_of_client[client] for client in leaf.clients)
         ((destination, _),) = destinations.most_common(1)
-        merged = {
-            node: destination if destination_node == leaf.node else destination_node
-            for node, destination_node in merged.items()
-        }
+        for node, merged_into in merged.items():
+            if merged_into == leaf.node:
+                merged[node] = destination
         merged[leaf.node] = destination
-    still_left = (node for node in new_state.left if node not in occupied)
-    left_nodes = (*still_left, *(leaf.node for leaf in emptied))
-    forgotten = set(left_nodes[:-MAX_KEPT_GROUPS])
-    leaves = {leaf.node: leaf for leaf in new_state.leaves}
-    leaves |= {leaf.node: replace(leaf, clients=()) for leaf in emptied}
+        left_nodes.append(leaf.node)
+        leaf_of_node[leaf.node] = replace(leaf, clients=())
+    # Of too many models without clients, those that were left first are forgotten.
+    for node in left_nodes[:-MAX_KEPT_GROUPS]:
+        leaf_of_node.pop(node, None)
+    # A group that has clients again takes its own newcomers.
+    for node in occupied:
+        merged.pop(node, None)
     return replace(
         new_state,
-        leaves=ordered(leaf for leaf in leaves.values() if leaf.node not in forgotten),
-        merged={
-            node: destination_node
-            for node, destination_node in merged.items()
-            if node not in occupied
-        },
-        left=left_nodes[-MAX_KEPT_GROUPS:],
+        leaves=ordered(leaf_of_node.values()),
+        merged=merged,
+        left=tuple(left_nodes[-MAX_KEPT_GROUPS:]),
     )
 
 
