@@ -5,6 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from tools.docs.drawings.canvas import ROOT
+from tools.docs.drawings.concepts import (
+    concept_auto,
+    concept_groups,
+    concept_round,
+    concept_split_half,
+)
 from tools.docs.drawings.idea import idea
 from tools.docs.drawings.logo import logos
 
@@ -13,6 +19,10 @@ STATIC = ROOT / "docs" / "_static"
 
 DRAWINGS = {
     "idea": idea,
+    "concept-round": concept_round,
+    "concept-groups": concept_groups,
+    "concept-split-half": concept_split_half,
+    "concept-auto": concept_auto,
 }
 """Name of a file in docs/figures/ -> what draws it."""
 
