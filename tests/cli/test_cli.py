@@ -16,7 +16,7 @@ from coterie.cli import main
 from coterie.cli.arguments import parser
 from coterie.engines import rounds as inprocess
 from coterie.engines.workers import EngineError
-from coterie.records.store import SCHEMA
+from coterie.records.store import SCHEMA_VERSION
 from coterie.report.summary import summary
 from coterie.runs.experiment import read
 from forged import change
@@ -403,11 +403,11 @@ def test_a_byte_order_mark_is_no_part_of_a_file(call: Call) -> None:
 def test_a_run_directory_of_a_newer_version_is_refused(call: Call) -> None:
     run_small(call, "--method", "cfl", "--out", "here")
     path = Path("here/run.toml")
-    path.write_text(path.read_text().replace(f"schema = {SCHEMA}", "schema = 99"))
+    path.write_text(path.read_text().replace(f"schema = {SCHEMA_VERSION}", "schema = 99"))
     for command in ("resume", "compare"):
         status, _, err = call(command, "here")
         assert status == 2
-        assert f"schema version 99, this version of Coterie reads up to {SCHEMA}" in err
+        assert f"schema version 99, this version of Coterie reads up to {SCHEMA_VERSION}" in err
 
 
 # -- runs that do not end

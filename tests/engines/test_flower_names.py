@@ -39,7 +39,7 @@ from coterie.engines.workers import EngineError
 from coterie.methods import CFL, IFCA, FedAvg
 from coterie.records import checksum
 from coterie.records.codec import DamagedError
-from coterie.records.record import NODES, Record
+from coterie.records.record import NODES_FILE, Record
 from coterie.report.explain import explain
 from coterie.report.page.document import document
 from coterie.settings import SettingError, UserError
@@ -93,10 +93,10 @@ def federated(
 
 def edited(folder: Path, change: Any) -> None:
     """Change ``nodes.json``, with a checksum that fits."""
-    found = json.loads((folder / NODES).read_text())
+    found = json.loads((folder / NODES_FILE).read_text())
     del found["checksum"]
     change(found)
-    (folder / NODES).write_bytes(checksum.sealed_json(json.dumps(found).encode()))
+    (folder / NODES_FILE).write_bytes(checksum.sealed_json(json.dumps(found).encode()))
 
 
 # -- what a node is called
@@ -432,7 +432,7 @@ def test_a_restarted_server_knows_the_names(tmp_path: Path) -> None:
 
 def test_a_run_without_the_file_of_nodes_shows_ids(tmp_path: Path) -> None:
     federated(tmp_path)
-    (tmp_path / NODES).unlink()
+    (tmp_path / NODES_FILE).unlink()
     assert {client for group in coterie.summary(tmp_path)["groups"] for client in group} == {
         id_of(name) for name in NAMES
     }
@@ -470,7 +470,7 @@ def test_damaged_names_are_told_of_and_never_shown(names: Any, tmp_path: Path) -
 
 def test_a_changed_file_of_nodes_is_damage(tmp_path: Path) -> None:
     federated(tmp_path)
-    path = tmp_path / NODES
+    path = tmp_path / NODES_FILE
     path.write_text(path.read_text().replace("hospital-A", "hospital-B"))
     with pytest.raises(
         DamagedError, match=r"nodes\.json was changed or damaged: its checksum does not match"

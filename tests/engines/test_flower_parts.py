@@ -46,7 +46,7 @@ from coterie.engines.flower.run_directory import read_memory
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.records import checksum
-from coterie.records.record import NODES
+from coterie.records.record import NODES_FILE
 from coterie.robust import AS_PUBLISHED
 from coterie.settings import SettingError
 from flowered import FIRST, Here, app_of, foreign, strategy_of
@@ -555,7 +555,7 @@ def gone_on(
     (done,) = strategy.rounds(grid, rounds, start=start, memory=memory)
     assert strategy._federated_run is not None
     kept = json.dumps(asdict(strategy._federated_run.memory)).encode()
-    (folder / NODES).write_bytes(checksum.sealed_json(kept))
+    (folder / NODES_FILE).write_bytes(checksum.sealed_json(kept))
     return done, told.seen
 
 

@@ -34,7 +34,7 @@ from coterie.engines.workers import EngineError
 from coterie.methods import IFCA, FedAvg, SplitHalf
 from coterie.records import checksum
 from coterie.records.codec import DamagedError
-from coterie.records.record import NODES, Record
+from coterie.records.record import NODES_FILE, Record
 from coterie.report.explain import explain, words
 from coterie.report.page.document import document
 from coterie.settings import SettingError, UserError
@@ -518,10 +518,10 @@ def test_a_damaged_schema_in_the_file_of_nodes_is_told_of(schema: Any, tmp_path:
 
 def edited(folder: Path, change: Any) -> None:
     """Change ``nodes.json``, with a checksum that fits."""
-    found = json.loads((folder / NODES).read_text())
+    found = json.loads((folder / NODES_FILE).read_text())
     del found["checksum"]
     change(found)
-    (folder / NODES).write_bytes(checksum.sealed_json(json.dumps(found).encode()))
+    (folder / NODES_FILE).write_bytes(checksum.sealed_json(json.dumps(found).encode()))
 
 
 # -- where people look

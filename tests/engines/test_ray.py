@@ -40,7 +40,7 @@ from coterie.engines import rounds as inprocess  # noqa: E402
 from coterie.engines.workers import EngineError, Hardware, WorkerLost  # noqa: E402
 from coterie.methods import CFL, FLHC, HCCT, Auto, FedAvg, FedPer, SplitHalf  # noqa: E402
 from coterie.records.checksum import sealed_toml  # noqa: E402
-from coterie.records.store import SCHEMA  # noqa: E402
+from coterie.records.store import SCHEMA_VERSION  # noqa: E402
 from coterie.records.text_files import to_toml  # noqa: E402
 from coterie.robust import Robust  # noqa: E402
 from coterie.runs.experiment import make  # noqa: E402
@@ -491,7 +491,9 @@ def test_an_address_is_not_recorded_and_not_taken_from_a_record(
     assert "address" not in experiment.spec()
     file = tmp_path / "experiment.toml"
     file.write_bytes(
-        sealed_toml(to_toml({"schema": SCHEMA, **experiment.spec(), "address": "there:6379"}))
+        sealed_toml(
+            to_toml({"schema": SCHEMA_VERSION, **experiment.spec(), "address": "there:6379"})
+        )
     )
     assert main(["resume", str(tmp_path)]) == 2
     assert (

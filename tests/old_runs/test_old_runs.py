@@ -15,7 +15,7 @@ from rich.console import Console
 import coterie
 from coterie.cli import main
 from coterie.randomness import seeded
-from coterie.records.store import SCHEMA
+from coterie.records.store import SCHEMA_VERSION
 from coterie.records.text_files import read_toml, to_toml
 from coterie.report import terminal
 from coterie.runs.checking import accept
@@ -47,7 +47,7 @@ def change(file: Path, **settings: Any) -> None:
 
 
 def test_there_are_runs_of_the_present_schema() -> None:
-    assert f"schema-{SCHEMA}" in {folder.parent.name for folder in OLD}
+    assert f"schema-{SCHEMA_VERSION}" in {folder.parent.name for folder in OLD}
 
 
 def test_it_opens_and_is_told(old: Path) -> None:
@@ -93,18 +93,21 @@ def test_a_run_of_a_later_schema_is_refused(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(OLD[0], tmp_path / "run")
-    change(tmp_path / "run" / "run.toml", schema=SCHEMA + 1)
+    change(tmp_path / "run" / "run.toml", schema=SCHEMA_VERSION + 1)
     more = ("--to", str(tmp_path / "models")) if command == "export" else ()
     assert main([command, str(tmp_path / "run"), *more]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert f"has schema version {SCHEMA + 1}, this version of Coterie reads up to {SCHEMA}" in err
+    assert (
+        f"has schema version {SCHEMA_VERSION + 1}, this version of Coterie reads up to {SCHEMA_VERSION}"
+        in err
+    )
     assert len(err.splitlines()) == 1
 
 
 def test_so_is_a_later_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(OLD[0], tmp_path / "run")
     for file in (tmp_path / "run" / "state").glob("*.json"):
-        file.write_text(json.dumps({**json.loads(file.read_text()), "schema": SCHEMA + 1}))
+        file.write_text(json.dumps({**json.loads(file.read_text()), "schema": SCHEMA_VERSION + 1}))
     assert main(["export", str(tmp_path / "run"), "--to", str(tmp_path / "models")]) == 2
     assert "use a newer Coterie" in capsys.readouterr().err

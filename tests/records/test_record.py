@@ -23,7 +23,7 @@ from coterie.core import Note, Training, state
 from coterie.records import codec, store
 from coterie.records.codec import DamagedError, UnknownClassError
 from coterie.records.record import Record
-from coterie.records.store import BusyError, Checkpoints, held, write_whole
+from coterie.records.store import BusyError, Checkpoints, locked, write_whole
 from coterie.records.text_files import finite, to_json
 from coterie.settings import UserError
 from page_runs import line, note, write
@@ -239,11 +239,11 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_run_directory_has_one_writer_in_a_process(tmp_path: Path) -> None:
-    with held(tmp_path):
-        with pytest.raises(BusyError, match="by this process already"), held(tmp_path):
+    with locked(tmp_path):
+        with pytest.raises(BusyError, match="by this process already"), locked(tmp_path):
             pass
         assert names(tmp_path) == ["lock"]
-    with held(tmp_path):
+    with locked(tmp_path):
         pass
     assert names(tmp_path) == []
 
@@ -262,11 +262,14 @@ def test_a_run_directory_has_one_writer_among_processes_until_it_is_killed(tmp_p
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
-        with pytest.raises(BusyError, match=rf"another process \(id {other.pid}\)"), held(tmp_path):
+        with (
+            pytest.raises(BusyError, match=rf"another process \(id {other.pid}\)"),
+            locked(tmp_path),
+        ):
             pass
         other.kill()
     assert names(tmp_path) == ["lock"]  # left behind, by nobody
-    with held(tmp_path):
+    with locked(tmp_path):
         pass
 
 

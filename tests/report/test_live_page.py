@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from coterie.cli import main
-from coterie.records.record import ROUNDS, Record
+from coterie.records.record import ROUNDS_FILE, Record
 from coterie.report import live_page
 from coterie.report.live_page import RELOAD_SECONDS, LivePage
 from coterie.settings import UserError
@@ -103,8 +103,8 @@ def test_a_page_without_a_round_becomes_the_report(tmp_path: Path, page: Path) -
     run = write(folder / "cfl-seed0", [])
     assert not live.update()
     Record(run).append(line(1, GROUPS))
-    whole = (run / ROUNDS).read_bytes()
-    (run / ROUNDS).write_bytes(whole[:40])
+    whole = (run / ROUNDS_FILE).read_bytes()
+    (run / ROUNDS_FILE).write_bytes(whole[:40])
     assert not live.update()  # a line that is being written is no round
 
 
@@ -129,10 +129,10 @@ def test_damaged_records_are_one_sentence(
     tmp_path: Path, page: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = write(tmp_path / "run", [line(1, GROUPS)])
-    whole = (run / ROUNDS).read_bytes()
-    (run / ROUNDS).write_bytes(whole + b"nothing\n{}\n")
+    whole = (run / ROUNDS_FILE).read_bytes()
+    (run / ROUNDS_FILE).write_bytes(whole + b"nothing\n{}\n")
     assert main(["report", str(run), "--follow", "-o", str(page)]) == 2
-    assert f"line 2 of {run / ROUNDS}" in capsys.readouterr().err
+    assert f"line 2 of {run / ROUNDS_FILE}" in capsys.readouterr().err
     assert not page.exists()
 
 

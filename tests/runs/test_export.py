@@ -21,7 +21,7 @@ from coterie.randomness import seeded
 from coterie.records.checksum import digest, sealed_json
 from coterie.records.codec import DamagedError
 from coterie.records.record import Record
-from coterie.records.store import SCHEMA
+from coterie.records.store import SCHEMA_VERSION
 from coterie.runs import export
 from coterie.runs.experiment import make
 from coterie.runs.folders import begin
@@ -237,7 +237,7 @@ def test_models_are_written_once_and_named_by_whom_they_serve(tmp_path: Path) ->
         key: about[key]
         for key in ("schema", "method", "scenario", "seed", "round", "finished", "ensemble")
     } == {
-        "schema": SCHEMA,
+        "schema": SCHEMA_VERSION,
         "method": "cfl",
         "scenario": "digits/label-permutation",
         "seed": 0,
@@ -503,9 +503,9 @@ def test_clients_that_choose_by_themselves_get_what_the_record_says(
         {client: scores["accuracy"] for client, scores in last["clients"].items()}, abs=1e-6
     )
     assert not said
-    taken = export._taken  # as of a federation, whose record does not say what clients choose
+    taken = export._as_recorded  # as of a federation, whose record does not say what clients choose
     monkeypatch.setattr(
-        export, "_taken", lambda a, line, warn: taken(a, {**line, "notes": []}, warn)
+        export, "_as_recorded", lambda a, line, warn: taken(a, {**line, "notes": []}, warn)
     )
     export.save(run.folder, tmp_path / "federation", warn=said.append)
     document = json.loads((tmp_path / "federation" / "models.json").read_text())

@@ -22,7 +22,7 @@ import coterie
 import small
 from coterie.core import Assignment, Federation, Note, Replies
 from coterie.methods import CFL, FedAvg, FedPer
-from coterie.records.record import RUN
+from coterie.records.record import RUN_FILE
 from coterie.settings import UserError
 
 NAMES = ("north", "<b>south</b>", "east", "west")
@@ -145,7 +145,7 @@ def test_a_run_in_a_notebook(runs: Any, tmp_path: Path) -> None:
     assert "&lt;b&gt;south&lt;/b&gt;, east, north, west" in page
     (fresh,) = coterie.begin(named(), tmp_path / "fresh", "fedavg", rounds=1, workers=1)
     assert "no round has been made yet" in fresh._repr_html_()
-    (fresh.folder / RUN).write_text("schema = 1\n")
+    (fresh.folder / RUN_FILE).write_text("schema = 1\n")
     assert "damaged" in fresh._repr_html_()
 
 

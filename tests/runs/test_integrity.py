@@ -22,7 +22,7 @@ from coterie.records import checksum, codec
 from coterie.records.codec import DamagedError
 from coterie.records.record import Record
 from coterie.records.store import Checkpoints
-from coterie.records.text_files import EDITABLE, read_toml, to_toml
+from coterie.records.text_files import EDITABLE_ENTRIES, read_toml, to_toml
 from coterie.report.summary import summary
 from coterie.runs import checking
 from coterie.runs.checking import MAX_LISTED_DAMAGE, accept, check
@@ -577,7 +577,7 @@ def test_an_edit_of_what_was_run_is_not_accepted(run: Path, was: str, now: str) 
     assert path.read_text() == text.replace(was, now)
 
 
-@pytest.mark.parametrize("name", EDITABLE)
+@pytest.mark.parametrize("name", EDITABLE_ENTRIES)
 def test_when_a_run_ends_and_what_changes_no_result_is_accepted(run: Path, name: str) -> None:
     document = read_toml(run / "run.toml")
     document[name] = {"target": 0.99, "data": "elsewhere"}.get(name, 5)

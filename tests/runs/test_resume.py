@@ -150,7 +150,7 @@ def test_killed_within_a_record(
     (run,) = begin(experiment(), tmp_path / "run")
 
     def half(self: Record, line: Line) -> None:
-        with open(self.folder / record.ROUNDS, "ab") as file:
+        with open(self.folder / record.ROUNDS_FILE, "ab") as file:
             text = sealed_json(to_json(line).encode(), self._own_identity())
             file.write(text if line["round"] < 3 else text[: len(text) // 2])
             file.write(b"\n" if line["round"] < 3 else b"")

@@ -18,7 +18,7 @@ from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.records.checksum import sealed_toml
 from coterie.records.record import Record
-from coterie.records.store import Checkpoints, held, write_whole
+from coterie.records.store import Checkpoints, locked, write_whole
 from coterie.records.text_files import read_toml, to_toml
 from coterie.runs.experiment import make, read
 from coterie.runs.folders import reopen
@@ -304,7 +304,7 @@ def test_a_lock_that_is_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "theirs").write_text("thesis")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "lock").symlink_to(tmp_path / "theirs")
-    with pytest.raises(UserError, match="lock is a symbolic link"), held(tmp_path / "run"):
+    with pytest.raises(UserError, match="lock is a symbolic link"), locked(tmp_path / "run"):
         pass
     assert (tmp_path / "theirs").read_text() == "thesis"
 

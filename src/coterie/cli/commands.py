@@ -40,13 +40,13 @@ def compare(arguments: argparse.Namespace) -> int:
 def export(arguments: argparse.Namespace) -> int:
     """The command ``export``."""
     from coterie.report.live import Steps, watched
-    from coterie.runs.export import MODELS, SHARED_FILE, save
+    from coterie.runs.export import MODELS_FILE, SHARED_FILE, save
     from coterie.runs.folders import reopen
 
     with Steps(watched(), "writing models of runs", len(reopen(arguments.run))) as steps:
         to = save(arguments.run, arguments.to, progress=steps.step, warn=note, **given(arguments))
     # One models.json per run; the tensors that models share are no model.
-    model_lists = sorted(to.rglob(MODELS))
+    model_lists = sorted(to.rglob(MODELS_FILE))
     num_models = 0
     for path in model_lists:
         num_models += sum(file.name != SHARED_FILE for file in path.parent.glob("*.safetensors"))

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from coterie.records.codec import DamagedError
 
-LENGTH = 32
+CHECKSUM_DIGITS = 32
 """Hexadecimal digits of a checksum: 128 bits."""
 
-_JSON = re.compile(rb',\s*"checksum": "([0-9a-f]{32})"\s*\}\s*\Z')
-_TOML = re.compile(rb"^# checksum ([0-9a-f]{32})\s*\Z", re.MULTILINE)
+_JSON_CHECKSUM = re.compile(rb',\s*"checksum": "([0-9a-f]{32})"\s*\}\s*\Z')
+_TOML_CHECKSUM = re.compile(rb"^# checksum ([0-9a-f]{32})\s*\Z", re.MULTILINE)
 
 
 def digest(*parts: bytes) -> str:
@@ -27,7 +27,7 @@ def digest(*parts: bytes) -> str:
         *parts: The bytes, in one or more parts.
 
     Returns:
-        :data:`LENGTH` hexadecimal digits of their SHA-256 hash.
+        :data:`CHECKSUM_DIGITS` hexadecimal digits of their SHA-256 hash.
 
     Example:
         >>> len(digest(b"a", b"b")), digest(b"ab") == digest(b"a", b"b")
@@ -36,13 +36,13 @@ def digest(*parts: bytes) -> str:
     state = hashlib.sha256()
     for part in parts:
         state.update(part)
-    return state.hexdigest()[:LENGTH]
+    return state.hexdigest()[:CHECKSUM_DIGITS]
 
 
 def of_json(data: bytes) -> tuple[bytes, str | None]:
     """(the bytes that the checksum of a JSON object covers, the checksum in the object or None)."""
     # The checksum is the last entry of the object, so its end is enough.
-    match = _JSON.search(data[-256:])
+    match = _JSON_CHECKSUM.search(data[-256:])
     if match is None:
         return data, None
     return data[: len(data) - len(data[-256:]) + match.start()], match[1].decode()
@@ -103,7 +103,7 @@ def sealed_toml(text: str) -> bytes:
 
 def of_toml(data: bytes) -> tuple[bytes, str | None]:
     """(the bytes that the checksum of a TOML file covers, the checksum in the file or None)."""
-    match = _TOML.search(data)
+    match = _TOML_CHECKSUM.search(data)
     return (data, None) if match is None else (data[: match.start()], match[1].decode())
 
 

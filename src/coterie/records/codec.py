@@ -32,7 +32,7 @@ from coterie.settings import UserError
 Json = Any
 """A value that ``json.dumps`` accepts: dicts, lists, strings, numbers, booleans, None."""
 
-VALUES: Mapping[str, type[Any]] = {
+CONTRACT_CLASSES: Mapping[str, type[Any]] = {
     "assignment": core.Assignment,
     "criterion": core.Criterion,
     "neighbours": core.Neighbours,
@@ -44,10 +44,10 @@ VALUES: Mapping[str, type[Any]] = {
 }
 """Tag -> value class of the contract. A state may hold these classes too."""
 
-_TAGS = {cls: tag for tag, cls in VALUES.items()}
+_TAG_OF_CLASS = {cls: tag for tag, cls in CONTRACT_CLASSES.items()}
 """Value class of the contract -> its tag."""
 
-_DAMAGE = (
+_ERRORS_OF_DAMAGE = (
     LookupError,
     ValueError,
     TypeError,
@@ -88,7 +88,7 @@ def from_stored(what: object, but: tuple[type[Exception], ...] = ()) -> Iterator
     """
     try:
         yield
-    except _DAMAGE as error:
+    except _ERRORS_OF_DAMAGE as error:
         # A message of our own says more than the name of an exception.
         if isinstance(error, (UserError, *but)):
             raise
@@ -191,7 +191,7 @@ def decode(value: Json, get: Callable[[str], bytes]) -> Any:
         return value
     try:
         return _decode_object(value, get)
-    except _DAMAGE as error:
+    except _ERRORS_OF_DAMAGE as error:
         raise DamagedError(
             f"a stored {str(value.get('is', 'value'))[:80]} is damaged ({str(error)[:200]})"
         ) from error
@@ -299,12 +299,12 @@ def _plain(array: np.ndarray) -> np.ndarray:
 
 def _known(tag: str) -> type[Any] | None:
     """The class with this tag; None if this version has none."""
-    return VALUES.get(tag) or core.STATES.get(tag)
+    return CONTRACT_CLASSES.get(tag) or core.STATES.get(tag)
 
 
 def _tag(cls: type[Any]) -> str | None:
     """The tag of a class in stored states; None for a class that may not be stored."""
-    tag = _TAGS.get(cls) or cls.__dict__.get("__state_tag__")
+    tag = _TAG_OF_CLASS.get(cls) or cls.__dict__.get("__state_tag__")
     return tag if tag is not None and _known(tag) is cls else None
 
 

@@ -35,29 +35,29 @@ from coterie.records.schema import check_description, check_nodes, decoded_line
 from coterie.records.shown import Line, Shown, shown
 from coterie.records.store import (
     CHECKPOINTS_KEPT,
-    SCHEMA,
+    SCHEMA_VERSION,
     BusyError,
     Checkpoints,
     sync_folder,
     write_whole,
 )
-from coterie.records.text_files import EDITABLE, read_recorded, to_json, to_toml
+from coterie.records.text_files import EDITABLE_ENTRIES, read_recorded, to_json, to_toml
 from coterie.settings import UserError
 
 T = TypeVar("T")
 
-RUN = "run.toml"
-ROUNDS = "rounds.jsonl"
+RUN_FILE = "run.toml"
+ROUNDS_FILE = "rounds.jsonl"
 
-NODES = "nodes.json"
+NODES_FILE = "nodes.json"
 """File with the information that the server of a federation has about its nodes, besides the
 position."""
 
-OTHER_ARRAYS = "others.safetensors"
+OTHER_TENSORS_FILE = "others.safetensors"
 """File with the tensors of a federation's net that have no place in a row, as the server has them.
 """
 
-HIDDEN = "hidden"
+HIDDEN_SECRET = "hidden"
 """Word that replaces the secret of a boundary wherever a record is shown."""
 
 
@@ -87,13 +87,14 @@ class Record:
     @property
     def begun(self) -> bool:
         """Whether the run has a ``run.toml``."""
-        return (self.folder / RUN).is_file()
+        return (self.folder / RUN_FILE).is_file()
 
     def describe(self, document: Mapping[str, Any]) -> None:
         """Write ``run.toml``."""
         self._known_identity = None
         write_whole(
-            self.folder / RUN, checksum.sealed_toml(to_toml({"schema": SCHEMA, **document}))
+            self.folder / RUN_FILE,
+            checksum.sealed_toml(to_toml({"schema": SCHEMA_VERSION, **document})),
         )
 
     def description(self) -> dict[str, Any]:
@@ -107,9 +108,9 @@ class Record:
                 damaged.
         """
         if not self.begun:
-            raise UserError(f"{self.folder} is not a run directory: it has no {RUN}")
+            raise UserError(f"{self.folder} is not a run directory: it has no {RUN_FILE}")
         # The checksum of the file first, then the form of its entries.
-        description_path = within(self.folder, RUN)
+        description_path = within(self.folder, RUN_FILE)
         document = read_recorded(description_path)
         try:
             check_description(document)
@@ -117,7 +118,7 @@ class Record:
             raise DamagedError(f"{description_path} is damaged: {error}") from error
         # The record has only a digest of the secret: readers see that there is one.
         if "secret" in document:
-            document["boundary"] = {**document["boundary"], "secret": HIDDEN}
+            document["boundary"] = {**document["boundary"], "secret": HIDDEN_SECRET}
         return document
 
     def identity(self) -> str:
@@ -131,7 +132,7 @@ class Record:
         fixed = {
             entry_name: value
             for entry_name, value in description.items()
-            if entry_name not in EDITABLE
+            if entry_name not in EDITABLE_ENTRIES
         }
         return checksum.digest(json.dumps(fixed, sort_keys=True, default=str).encode())
 
@@ -337,7 +338,7 @@ class Record:
 
     def entries(self) -> Iterator[Entry]:
         """Every complete line, intact or not; a last line that a killed process left incomplete is skipped."""
-        if not within(self.folder, ROUNDS).exists():
+        if not within(self.folder, ROUNDS_FILE).exists():
             return
         identity = self.identity()
         end_position = 0
@@ -356,7 +357,7 @@ class Record:
 
     @property
     def _path(self) -> Path:
-        return self.folder / ROUNDS
+        return self.folder / ROUNDS_FILE
 
     def _raw_lines(self) -> Iterator[tuple[bytes, bool]]:
         """Every complete line, and whether it is the last; read one by one, since a hostile file could fill the memory."""
@@ -432,11 +433,11 @@ def read_nodes(folder: Path) -> dict[str, Any] | None:
         DamagedError: The file has been changed or damaged.
     """
     # A run on one machine has no such file.
-    nodes_path = within(folder, NODES)
+    nodes_path = within(folder, NODES_FILE)
     if not nodes_path.exists():
         return None
     try:
-        nodes_bytes = read_within(folder, NODES)
+        nodes_bytes = read_within(folder, NODES_FILE)
         checksum.check_json(nodes_bytes, nodes_path)
         document = json.loads(nodes_bytes)
     except OSError as error:

@@ -21,10 +21,10 @@ from coterie.records.codec import DamagedError, safetensors_of
 from coterie.records.shown import ClientId, Line, shown_as
 from coterie.records.text_files import finite, to_json
 
-SIMILARITY = "similarity"
+MATRICES_FOLDER = "similarity"
 
 
-_MATRIX_FILE = re.compile(r"similarity/[\w-]+\.safetensors", re.ASCII)
+_MATRIX_FILE_NAME = re.compile(r"similarity/[\w-]+\.safetensors", re.ASCII)
 
 
 def line_of_round(round: Round) -> Line:
@@ -133,7 +133,7 @@ def matrices(round: Round) -> dict[str, Note]:
     note_of_file = {}
     for number, note in enumerate(notes, start=1):
         suffix = f"-{number}" if number > 1 else ""
-        note_of_file[f"{SIMILARITY}/round-{round.number}{suffix}.safetensors"] = note
+        note_of_file[f"{MATRICES_FOLDER}/round-{round.number}{suffix}.safetensors"] = note
     return note_of_file
 
 
@@ -177,7 +177,7 @@ def load_matrices(
         UserError: The file is a link.
     """
     file_name = note["similarity"]
-    if not _MATRIX_FILE.fullmatch(file_name):
+    if not _MATRIX_FILE_NAME.fullmatch(file_name):
         raise DamagedError(
             f"round {line['round']} of {folder} names a file of matrices {file_name!r:.80}, which is not part of a run"
         )

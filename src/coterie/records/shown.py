@@ -26,7 +26,7 @@ ClientId = int | str
 Line = dict[str, Any]
 """One round as it is recorded: see :func:`coterie.records.round_line.line_of_round`."""
 
-SHOWN = "shown"
+SHOWN_KEY = "shown"
 """Key under which a shown line has its :class:`Shown`."""
 
 
@@ -80,15 +80,17 @@ class Shown:
         """A note's text with the names of clients."""
         if not self.labels:
             return text
-        return _CLIENT.sub(lambda match: f"client {self.client(match[1])}", text)
+        return _CLIENT_NUMBER.sub(lambda match: f"client {self.client(match[1])}", text)
 
     def line(self, line: Line) -> Line:
         """A line of the records as it is shown."""
         if not self.labels:
-            return {**line, SHOWN: self}
+            return {**line, SHOWN_KEY: self}
         # Tables by client, lists of clients, and texts that name clients.
         tables = {
-            table_key: _table(self, line[table_key]) for table_key in _TABLES if table_key in line
+            table_key: _table(self, line[table_key])
+            for table_key in _TABLES_BY_CLIENT
+            if table_key in line
         }
         refused = _table(self, line["refused"])
         return {
@@ -98,7 +100,7 @@ class Shown:
             "refused": {table_key: self.text(reason) for table_key, reason in refused.items()},
             "silent": self.clients(line["silent"]),
             "notes": [_note(self, note) for note in line["notes"]],
-            SHOWN: self,
+            SHOWN_KEY: self,
         }
 
     def best(self, values: Sequence[float]) -> float:
@@ -114,15 +116,15 @@ class Shown:
         return "smaller" if metric == "loss" else "greater"
 
 
-_TABLES = ("clients", "scaled", "claimed", "counted", "released", "sums")
+_TABLES_BY_CLIENT = ("clients", "scaled", "claimed", "counted", "released", "sums")
 """Entries of a line whose keys are clients."""
 
-_CLIENT = re.compile(r"\bclient (\d{1,18})\b")
+_CLIENT_NUMBER = re.compile(r"\bclient (\d{1,18})\b")
 
 
 def shown_as(line: Line) -> Shown:
     """The :class:`Shown` of a line."""
-    naming: Shown = line.get(SHOWN) or Shown()
+    naming: Shown = line.get(SHOWN_KEY) or Shown()
     return naming
 
 

@@ -28,20 +28,20 @@ except ImportError:
         "Coterie locks run directories with fcntl, which Windows does not have: install Coterie in WSL 2"
     ) from None
 
-SCHEMA = 1
+SCHEMA_VERSION = 1
 """Version of a run directory's files. A greater version was written by a newer Coterie and is
 refused."""
 
 CHECKPOINTS_KEPT = 2
 """Checkpoints kept by default: the newest, and one to fall back on if the newest cannot be read."""
 
-PART = ".part"
+PART_SUFFIX = ".part"
 """Suffix of a file's name while it is being written."""
 
-_CHECKPOINT = re.compile(r"(\d{6,})\.json", re.ASCII)
-_BLOB = re.compile(r"([0-9a-f]{40})\.safetensors")
+_CHECKPOINT_NAME = re.compile(r"(\d{6,})\.json", re.ASCII)
+_BLOB_NAME = re.compile(r"([0-9a-f]{40})\.safetensors")
 
-LOCK = "lock"
+LOCK_FILE = "lock"
 """File that exists in a run directory while a process writes there."""
 
 
@@ -58,13 +58,13 @@ def check_schema(version: object, path: Path) -> None:
 
     Raises:
         DamagedError: The file has no version.
-        UserError: The version is newer than :data:`SCHEMA`.
+        UserError: The version is newer than :data:`SCHEMA_VERSION`.
     """
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise DamagedError(f"{path} has no schema version; it is not a Coterie file, or damaged")
-    if version > SCHEMA:
+    if version > SCHEMA_VERSION:
         raise UserError(
-            f"{path} has schema version {version}, this version of Coterie reads up to {SCHEMA}; use a newer Coterie"
+            f"{path} has schema version {version}, this version of Coterie reads up to {SCHEMA_VERSION}; use a newer Coterie"
         )
 
 
@@ -83,7 +83,7 @@ def write_whole(path: Path, data: bytes, sync: bool = True) -> None:
         OSError: The file cannot be written, for example because the disk is full.
         UserError: A link or a special file is at the place of the partial file.
     """
-    partial_path = path.with_name(path.name + PART)
+    partial_path = path.with_name(path.name + PART_SUFFIX)
     try:
         # Written under another name and renamed: the file is never there in part.
         _make_way(partial_path)
@@ -150,7 +150,7 @@ class Checkpoints:
         encoded = codec.encode(value, self._put)
         # Once for all blobs.
         sync_folder(self.blobs)
-        document = {"schema": SCHEMA, "round": round, "run": identity, "value": encoded}
+        document = {"schema": SCHEMA_VERSION, "round": round, "run": identity, "value": encoded}
         write_whole(
             self.path(round), checksum.sealed_json(json.dumps(document, allow_nan=False).encode())
         )
@@ -214,7 +214,7 @@ class Checkpoints:
             return []
         rounds = []
         for file_name in os.listdir(self.folder):
-            match = _CHECKPOINT.fullmatch(file_name)
+            match = _CHECKPOINT_NAME.fullmatch(file_name)
             # Only the name that this class would write: not 0000012.json for round 12.
             if match and self.path(int(match[1])).name == file_name:
                 rounds.append(int(match[1]))
@@ -295,7 +295,7 @@ class Checkpoints:
 
     def _blob(self, blob_name: str) -> Path:
         blob_path = self.blobs / f"{blob_name}.safetensors"
-        if not _BLOB.fullmatch(blob_path.name):
+        if not _BLOB_NAME.fullmatch(blob_path.name):
             raise DamagedError(f"{blob_name!r:.60} is not a blob name")
         return blob_path
 
@@ -324,8 +324,10 @@ class Checkpoints:
                 used_blobs.update(codec.blobs(self.document(round)["value"]))
         # Then the blobs without a checkpoint, and what a killed process left of one.
         for blob_path in self.blobs.iterdir() if self.blobs.is_dir() else ():
-            blob_match = _BLOB.fullmatch(blob_path.name.removesuffix(PART))
-            if blob_match and (blob_path.name.endswith(PART) or blob_match[1] not in used_blobs):
+            blob_match = _BLOB_NAME.fullmatch(blob_path.name.removesuffix(PART_SUFFIX))
+            if blob_match and (
+                blob_path.name.endswith(PART_SUFFIX) or blob_match[1] not in used_blobs
+            ):
                 blob_path.unlink()
 
     def drop_after(self, round: int) -> None:
@@ -338,7 +340,7 @@ class Checkpoints:
             return
         # A damaged blob would be taken for the one that is stored again.
         for blob_path in self.blobs.iterdir():
-            if not _BLOB.fullmatch(blob_path.name):
+            if not _BLOB_NAME.fullmatch(blob_path.name):
                 continue
             try:
                 self.blob(blob_path.stem)
@@ -349,12 +351,12 @@ class Checkpoints:
         within(self.folder.parent, f"{self.folder.name}/{self.blobs.name}")
 
 
-_HELD: set[str] = set()
+_LOCKED_FOLDERS: set[str] = set()
 """Folders that this process has locked."""
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Lock a folder for this process.
 
     The operating system holds the lock and releases it when the process ends for any reason.
@@ -368,20 +370,20 @@ def held(folder: Path) -> Iterator[None]:
     Raises:
         BusyError: Another process holds the lock, or this process holds it already.
     """
-    lock_path = folder / LOCK
+    lock_path = folder / LOCK_FILE
     folder_key = str(folder.resolve())
     # lockf does not exclude the process that holds the lock.
-    if folder_key in _HELD:
+    if folder_key in _LOCKED_FOLDERS:
         raise BusyError(f"{folder} is being written by this process already")
     # The lock of the operating system, and that of this process.
     handle = _lock(lock_path)
-    _HELD.add(folder_key)
+    _LOCKED_FOLDERS.add(folder_key)
     try:
         yield
     finally:
         # While it is held, so that no other process's lock is removed.
         lock_path.unlink(missing_ok=True)
-        _HELD.discard(folder_key)
+        _LOCKED_FOLDERS.discard(folder_key)
         os.close(handle)
 
 

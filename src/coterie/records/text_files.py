@@ -33,7 +33,7 @@ REQUIRED_ENTRIES = (
 """Entries that every ``run.toml`` and ``experiment.toml`` has. They are never taken from defaults.
 """
 
-EDITABLE = (
+EDITABLE_ENTRIES = (
     "rounds",
     "target",
     "eval_every",
@@ -94,7 +94,7 @@ MAX_USER_TOML_BYTES = 1 << 20
 to parse."""
 
 
-_SCHEMA = re.compile(rb"^schema\s*=", re.MULTILINE)
+_SCHEMA_ENTRY = re.compile(rb"^schema\s*=", re.MULTILINE)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def read_recorded(path: Path) -> dict[str, Any]:
 def _checked(document: dict[str, Any], file_bytes: bytes, path: Path) -> dict[str, Any]:
     """The document of a TOML file that Coterie has written, after checks."""
     check_schema(document.get("schema"), path)
-    edits = f"{', '.join(EDITABLE[:-1])} or {EDITABLE[-1]}"
+    edits = f"{', '.join(EDITABLE_ENTRIES[:-1])} or {EDITABLE_ENTRIES[-1]}"
     hint = f"; if you edited only its {edits}, accept it with coterie check {path.parent} --accept"
     checksum.check_toml(file_bytes, path, hint)
     for entry_name in REQUIRED_ENTRIES:
@@ -162,7 +162,7 @@ def _bytes_of(path: Path) -> bytes:
 
 
 def _parsed_toml(file_bytes: bytes, path: Path) -> dict[str, Any]:
-    if len(file_bytes) > MAX_USER_TOML_BYTES and not _SCHEMA.search(
+    if len(file_bytes) > MAX_USER_TOML_BYTES and not _SCHEMA_ENTRY.search(
         file_bytes, 0, MAX_USER_TOML_BYTES
     ):
         raise UserError(

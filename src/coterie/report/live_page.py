@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from coterie.files import descriptor, within
-from coterie.records.record import ROUNDS, RUN
+from coterie.records.record import ROUNDS_FILE, RUN_FILE
 from coterie.records.store import write_whole
 from coterie.records.text_files import read_recorded
 from coterie.report.page import checked_suffix, page
 from coterie.report.page.document import PageRun, document_of, read_run
 from coterie.report.summary import expand
-from coterie.runs.experiment import EXPERIMENT
+from coterie.runs.experiment import EXPERIMENT_FILE
 
 RELOAD_SECONDS = 3
 """Seconds after which a page of a running experiment reloads itself."""
@@ -133,9 +133,9 @@ class LivePage:
         return run_folders
 
     def _runs_in(self, folder: Path) -> list[Path]:
-        has_run = (folder / RUN).is_file() or any(folder.glob(f"*/{RUN}"))
+        has_run = (folder / RUN_FILE).is_file() or any(folder.glob(f"*/{RUN_FILE}"))
         # An experiment whose first run has not begun has no runs yet.
-        if not has_run and (folder / EXPERIMENT).is_file():
+        if not has_run and (folder / EXPERIMENT_FILE).is_file():
             return []
         return expand(folder)
 
@@ -143,8 +143,8 @@ class LivePage:
         """The number of runs that there are at the end: those of an experiment begin one after the other."""
         num_runs = 0
         for folder in self.folders:
-            if (folder / EXPERIMENT).is_file():
-                experiment = read_recorded(within(folder, EXPERIMENT))
+            if (folder / EXPERIMENT_FILE).is_file():
+                experiment = read_recorded(within(folder, EXPERIMENT_FILE))
                 num_runs += len(experiment["methods"]) * len(experiment["seeds"])
             else:
                 num_runs += len(self._runs_in(folder))
@@ -162,11 +162,11 @@ def records_stamp(run: Path) -> Stamp | None:
         run: The run directory.
     """
     try:
-        with open(descriptor(within(run, ROUNDS), os.O_RDONLY), "rb") as file:
+        with open(descriptor(within(run, ROUNDS_FILE), os.O_RDONLY), "rb") as file:
             # A round is complete when its line is.
             if not file.readline().endswith(b"\n"):
                 return None
-        file_states = [(run / name).stat() for name in (RUN, ROUNDS)]
+        file_states = [(run / name).stat() for name in (RUN_FILE, ROUNDS_FILE)]
         return tuple((state.st_mtime_ns, state.st_size) for state in file_states)
     except FileNotFoundError:
         return None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.files import within
-from coterie.records.record import RUN
+from coterie.records.record import RUN_FILE
 from coterie.report.compared import SAME_BUT_SEED
 from coterie.report.contest import BASELINES, Contest
 from coterie.report.terminal import numbered
@@ -200,7 +200,7 @@ def with_baselines(run: Path, trial: Trial) -> tuple[Contest, MethodTrials]:
     for baseline in BASELINES:
         if baseline == method_name:
             continue
-        for path in sorted(run.absolute().parent.glob(f"{baseline}*-seed{seed}/{RUN}")):
+        for path in sorted(run.absolute().parent.glob(f"{baseline}*-seed{seed}/{RUN_FILE}")):
             folder = path.parent
             # A run that has not begun, or is damaged, is not compared.
             with suppress(UserError):

@@ -15,7 +15,7 @@ from coterie.boundary import Boundary, spent
 from coterie.clustering import adjusted_rand
 from coterie.data.scenario import OWN_DATA, flattened
 from coterie.files import Folder, within
-from coterie.records.record import RUN, Record
+from coterie.records.record import RUN_FILE, Record
 from coterie.records.shown import ClientId, Line, ends, shown_as, spread, truth_at
 from coterie.records.text_files import finite
 from coterie.report.limits import Limit, limited
@@ -351,11 +351,13 @@ def _runs_in(folder: Path) -> list[Path]:
     """Return a run directory itself, or the run directories in a folder."""
     if folder.is_file():
         raise UserError(f"{folder} is a file; give the run directory that contains it")
-    if (folder / RUN).is_file():
+    if (folder / RUN_FILE).is_file():
         return [folder]
-    run_folders = sorted(path.parent for path in folder.glob(f"*/{RUN}"))
+    run_folders = sorted(path.parent for path in folder.glob(f"*/{RUN_FILE}"))
     if not run_folders:
-        raise UserError(f"{folder} is not a run directory and contains none: there is no {RUN}")
+        raise UserError(
+            f"{folder} is not a run directory and contains none: there is no {RUN_FILE}"
+        )
     # A link may not lead out of the folder.
     for run_folder in run_folders:
         within(folder, run_folder.name)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.data.scenario import FEDERATION, OWN_WORLD
-from coterie.records.record import RUN
+from coterie.records.record import RUN_FILE
 from coterie.records.shown import ClientId
 from coterie.report.compared import unequal
 from coterie.report.contest import BASELINES, Contest, Gain
@@ -404,7 +404,7 @@ def _command_for(contest: Contest, baselines: list[str]) -> str:
     run = Path(contest.focus.first.summary["run_dir"])
     # The baselines' folder is next to the run's.
     new_folder = run.with_name(f"{run.name}-baselines") if run.name else Path("../baselines")
-    arguments = ["coterie", "run", str(run / RUN)]
+    arguments = ["coterie", "run", str(run / RUN_FILE)]
     for baseline_name in baselines:
         arguments += ["--method", baseline_name]
     # The run's own file has one seed.

@@ -18,13 +18,21 @@ from coterie.files import read_within, reason, within
 from coterie.notebook.tables import count
 from coterie.records import checksum
 from coterie.records.codec import DamagedError
-from coterie.records.record import NODES, OTHER_ARRAYS, ROUNDS, RUN, Entry, Record, read_nodes
-from coterie.records.round_line import SIMILARITY, load_matrices
+from coterie.records.record import (
+    NODES_FILE,
+    OTHER_TENSORS_FILE,
+    ROUNDS_FILE,
+    RUN_FILE,
+    Entry,
+    Record,
+    read_nodes,
+)
+from coterie.records.round_line import MATRICES_FOLDER, load_matrices
 from coterie.records.shown import Shown, ends
-from coterie.records.store import LOCK, PART, Checkpoints, check_schema, write_whole
-from coterie.records.text_files import EDITABLE, read_recorded, read_toml
-from coterie.runs.experiment import EXPERIMENT
-from coterie.runs.export import MODELS, SHARED_FILE
+from coterie.records.store import LOCK_FILE, PART_SUFFIX, Checkpoints, check_schema, write_whole
+from coterie.records.text_files import EDITABLE_ENTRIES, read_recorded, read_toml
+from coterie.runs.experiment import EXPERIMENT_FILE
+from coterie.runs.export import MODELS_FILE, SHARED_FILE
 from coterie.runs.folders import OwnMethodError, reopen
 from coterie.runs.loading import read_document, read_model
 from coterie.settings import UserError
@@ -37,16 +45,16 @@ changing the files."""
 LOOK_PAUSE_SECONDS = 0.3
 """Seconds between two looks."""
 
-WRITTEN = {
-    RUN,
-    ROUNDS,
-    SIMILARITY,
+WRITTEN_NAMES = {
+    RUN_FILE,
+    ROUNDS_FILE,
+    MATRICES_FOLDER,
     "state",
-    NODES,
-    OTHER_ARRAYS,
-    EXPERIMENT,
-    MODELS,
-    LOCK,
+    NODES_FILE,
+    OTHER_TENSORS_FILE,
+    EXPERIMENT_FILE,
+    MODELS_FILE,
+    LOCK_FILE,
     "failure.txt",
     "report.html",
     "track",
@@ -110,7 +118,7 @@ def check(folder: Path | str) -> Checked:
 def _goes_on(folder: Path) -> bool:
     """Whether a process is writing in this folder."""
     return folder.is_dir() and any(
-        os.path.lexists(place / LOCK) for place in (folder, *folder.iterdir())
+        os.path.lexists(place / LOCK_FILE) for place in (folder, *folder.iterdir())
     )
 
 
@@ -118,15 +126,15 @@ def _look(folder: Path) -> Checked:
     checked = _Checking(folder, Checked(str(folder)))
     inside = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     # The experiment and whether its runs are those that it describes.
-    if os.path.lexists(folder / EXPERIMENT):
+    if os.path.lexists(folder / EXPERIMENT_FILE):
         with checked.step():
-            checked.read(folder, EXPERIMENT)
+            checked.read(folder, EXPERIMENT_FILE)
             with suppress(OwnMethodError):
                 reopen(folder)
     # A single run, the runs of an experiment, and exports of either.
     for place in (folder, *inside):
-        has_run = os.path.lexists(place / RUN) or os.path.lexists(place / ROUNDS)
-        if has_run or os.path.lexists(place / MODELS):
+        has_run = os.path.lexists(place / RUN_FILE) or os.path.lexists(place / ROUNDS_FILE)
+        if has_run or os.path.lexists(place / MODELS_FILE):
             with checked.step():
                 if place != folder:
                     within(folder, place.name)
@@ -155,14 +163,14 @@ def accept(folder: Path | str) -> list[Path]:
             describes now. In these cases no file is changed.
     """
     folder = Path(folder)
-    inside = sorted(str(path.relative_to(folder)) for path in folder.glob(f"*/{RUN}"))
+    inside = sorted(str(path.relative_to(folder)) for path in folder.glob(f"*/{RUN_FILE}"))
     files = [
         path
-        for file_name in (EXPERIMENT, RUN, *inside)
+        for file_name in (EXPERIMENT_FILE, RUN_FILE, *inside)
         if (path := within(folder, file_name)).is_file()
     ]
     if not files:
-        raise UserError(f"{folder} has no {RUN} and no {EXPERIMENT}")
+        raise UserError(f"{folder} has no {RUN_FILE} and no {EXPERIMENT_FILE}")
     # The files as they are now, in case one of them cannot be accepted.
     before = {path: read_within(path.parent, path.name) for path in files}
     try:
@@ -185,12 +193,12 @@ def _check_accepted(path: Path) -> None:
     """Raise :class:`~coterie.settings.UserError` if the records do not belong to what a file describes now."""
     read_recorded(path)
     try:
-        if path.name == RUN:
+        if path.name == RUN_FILE:
             Record(path.parent).lines()
         with suppress(OwnMethodError):
             reopen(path.parent)
     except UserError as error:
-        raise UserError(f"{error} (only {', '.join(EDITABLE)} may be edited)") from error
+        raise UserError(f"{error} (only {', '.join(EDITABLE_ENTRIES)} may be edited)") from error
 
 
 class _Checking:
@@ -246,7 +254,7 @@ class _Checking:
             # Checkpoints first: a running process records a round before it stores its checkpoint.
             rounds = record.checkpoints.rounds()
         with self.step():
-            self.read(folder, RUN)
+            self.read(folder, RUN_FILE)
             record.description()
             entries = self.records(record)
             with self.step():
@@ -262,20 +270,22 @@ class _Checking:
                 if len(self.findings.damaged) == damaged_before
                 else []
             )
-            self.others(folder, WRITTEN, planted_names)
+            self.others(folder, WRITTEN_NAMES, planted_names)
         if len(self.findings.damaged) == damaged_before:
             kept_words = (
                 f"checkpoints of rounds {', '.join(map(str, rounds))}"
                 if rounds
                 else "no checkpoint"
             )
-            self.findings.intact.append(f"{folder}: {RUN}, {len(entries)} rounds, {kept_words}")
+            self.findings.intact.append(
+                f"{folder}: {RUN_FILE}, {len(entries)} rounds, {kept_words}"
+            )
 
     def records(self, record: Record) -> list[Entry]:
         """Check the records and return the lines that are intact."""
         entries: list[Entry] = []
         with self.step():
-            rounds_path = within(record.folder, ROUNDS)
+            rounds_path = within(record.folder, ROUNDS_FILE)
             damaged_lines = 0
             # The size before the file is read: a running process adds lines.
             file_size = rounds_path.stat().st_size if rounds_path.exists() else 0
@@ -297,7 +307,7 @@ class _Checking:
 
     def rest(self, record: Record, entries: list[Entry]) -> None:
         """Report the bytes after the last complete line."""
-        rounds_path = record.folder / ROUNDS
+        rounds_path = record.folder / ROUNDS_FILE
         description = record.description()
         # After the last round of a run nothing is read; before it, a line may be incomplete.
         is_last = entries and Shown.of(description["world"]).line(entries[-1].line)
@@ -381,13 +391,13 @@ class _Checking:
         }
         inside = [
             inner_path
-            for file_name in (SIMILARITY, "state", "state/blobs")
+            for file_name in (MATRICES_FOLDER, "state", "state/blobs")
             for inner_path in _listed(within(folder, file_name))
         ]
         return [
             file_name
             for inner_path in inside
-            if (file_name := str(inner_path.relative_to(folder)).removesuffix(PART))
+            if (file_name := str(inner_path.relative_to(folder)).removesuffix(PART_SUFFIX))
             not in expected_names
         ]
 
@@ -396,28 +406,30 @@ class _Checking:
         folder = record.folder
         world = record.description()["world"]
         # After its first round a federation must have the list of its nodes.
-        if os.path.lexists(folder / NODES) or (recorded and "data" not in world):
+        if os.path.lexists(folder / NODES_FILE) or (recorded and "data" not in world):
             if read_nodes(folder) is None:
-                raise DamagedError(f"{folder} has lost its {NODES}")
-            self.keep(folder / NODES)
+                raise DamagedError(f"{folder} has lost its {NODES_FILE}")
+            self.keep(folder / NODES_FILE)
         net = world.get("net", {})
         if "others" in net:
             checksum.check(
-                read_within(folder, OTHER_ARRAYS), folder / OTHER_ARRAYS, net.get("others_checksum")
+                read_within(folder, OTHER_TENSORS_FILE),
+                folder / OTHER_TENSORS_FILE,
+                net.get("others_checksum"),
             )
-            self.keep(folder / OTHER_ARRAYS)
+            self.keep(folder / OTHER_TENSORS_FILE)
 
     def export(self, folder: Path) -> None:
         """Check a folder of exported models."""
         document = read_document(folder)
-        self.keep(folder / MODELS)
+        self.keep(folder / MODELS_FILE)
         for file_name in document["files"]:
             with self.step():
                 read_model(folder, file_name, document)
                 self.keep(folder / file_name)
         models = len(set(document["files"]) - {SHARED_FILE})
-        self.findings.intact.append(f"{folder}: {MODELS} and {count(models, 'model')}")
-        self.others(folder, {MODELS, *document["files"]})
+        self.findings.intact.append(f"{folder}: {MODELS_FILE} and {count(models, 'model')}")
+        self.others(folder, {MODELS_FILE, *document["files"]})
 
     def others(
         self, folder: Path, known_names: Collection[str], planted: Collection[str] = ()
@@ -426,14 +438,12 @@ class _Checking:
         other_names = [
             file_name
             for path in _listed(folder)
-            if (file_name := path.name.removesuffix(PART)) not in known_names
+            if (file_name := path.name.removesuffix(PART_SUFFIX)) not in known_names
         ]
         other_names = sorted(other_names) + sorted(planted)
         if other_names:
             extra = f"{folder} has other files: {', '.join(other_names[:8])}{' ...' if len(other_names) > 8 else ''}"
-            next_round_hint = (
-                f" (some may be of the next round: {folder / LOCK} says that a process writes here)"
-            )
+            next_round_hint = f" (some may be of the next round: {folder / LOCK_FILE} says that a process writes here)"
             self.findings.unchecked.append(
                 extra + (next_round_hint if planted and _goes_on(folder) else "")
             )

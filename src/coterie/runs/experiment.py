@@ -55,7 +55,7 @@ from coterie.methods import made as made_method
 from coterie.methods import method_class
 from coterie.models import nets
 from coterie.notebook.tables import count, some
-from coterie.records.record import ROUNDS, RUN
+from coterie.records.record import ROUNDS_FILE, RUN_FILE
 from coterie.records.store import CHECKPOINTS_KEPT
 from coterie.records.text_files import read_any
 from coterie.robust import Robust
@@ -75,13 +75,13 @@ from coterie.settings import (
 from coterie.settings.calls import public
 from coterie.training.precision import PRECISIONS
 
-EXPERIMENT = "experiment.toml"
+EXPERIMENT_FILE = "experiment.toml"
 """The recorded experiment of several runs, in the folder of their directories."""
 
 ENGINE_NAMES = ("inprocess", "flower", *entry_points("coterie.engines"))
 """The engines: Coterie's own processes, Flower's simulation, and those of extensions."""
 
-DEMO = "digits/label-permutation"
+DEMO_SCENARIO = "digits/label-permutation"
 DEMO_METHODS = ("fedavg", "auto")
 
 Spec = dict[str, Any]
@@ -423,9 +423,9 @@ def read(path: Path | str, *, trust_code: bool = False, secret: int | None = Non
     if "schema" in document:
         document, origin = _without_record(document, path, trust_code, secret)
         recorded["origin"] = origin
-    elif path.name == RUN or (path.parent / ROUNDS).exists() or _of_runs(path):
+    elif path.name == RUN_FILE or (path.parent / ROUNDS_FILE).exists() or _of_runs(path):
         # It may be another person's.
-        hint = f"keep your own experiment files outside run directories, and do not name them {RUN}"
+        hint = f"keep your own experiment files outside run directories, and do not name them {RUN_FILE}"
         raise UserError(f"{path} has no schema version, so Coterie did not record it; {hint}")
     try:
         return {**normal(document), **recorded}
@@ -458,7 +458,7 @@ def _without_record(
 
 def _of_runs(path: Path) -> bool:
     """Whether a file has the name and the place of the recorded experiment of several runs."""
-    return path.name == EXPERIMENT and any(path.parent.glob(f"*-seed[0-9]*/{ROUNDS}"))
+    return path.name == EXPERIMENT_FILE and any(path.parent.glob(f"*-seed[0-9]*/{ROUNDS_FILE}"))
 
 
 @public
@@ -480,7 +480,7 @@ def normal(document: Mapping[str, Any]) -> Spec:
             raise no_setting("an experiment", key, KNOWN_KEYS, document[key])
     # Names become tables, and a number of seeds a list.
     spec: Spec = dict(document)
-    spec["scenario"] = _named("scenario", document.get("scenario", DEMO))
+    spec["scenario"] = _named("scenario", document.get("scenario", DEMO_SCENARIO))
     # Without methods, those of the demo run.
     methods = document.get("methods", list(DEMO_METHODS))
     if not isinstance(methods, Sequence) or isinstance(methods, str):

@@ -26,7 +26,7 @@ from coterie.models.layout import own_layers
 from coterie.records.checksum import digest, sealed_json
 from coterie.records.codec import from_stored
 from coterie.records.shown import Shown, ends
-from coterie.records.store import SCHEMA
+from coterie.records.store import SCHEMA_VERSION
 from coterie.records.text_files import to_json
 from coterie.runs.exported_net import Net, net_of, next_tasks, of_federation
 from coterie.runs.folders import reopen
@@ -42,7 +42,7 @@ def _personal(run: Run, position: Position, assignment: Assignment) -> bool:
     )
 
 
-MODELS = "models.json"
+MODELS_FILE = "models.json"
 
 SHARED_FILE = "shared.safetensors"
 """File of the tensors that no client trains, such as a frozen backbone, if they are large; all
@@ -150,7 +150,7 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
                 "Python program, Round.model(client) makes the net of a client"
             )
         if assignment.hidden:
-            assignment = _taken(assignment, run.record.lines()[round - 1], warn)
+            assignment = _as_recorded(assignment, run.record.lines()[round - 1], warn)
         numbers = assignment.models.shape[1]
         files, clients = _files(assignment, position, run.record.naming(description))
     # The files, with what the server knows of each model.
@@ -168,7 +168,7 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
     # The list of models comes last: without it, the folder is no export.
     world = description["world"]
     document = {
-        "schema": SCHEMA,
+        "schema": SCHEMA_VERSION,
         "coterie": version("coterie"),
         "method": run.method.name,
         "scenario": run.experiment.scenario,
@@ -189,7 +189,7 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
     document_lines = [
         f"  {to_json(model_key)}: {to_json(value)}" for model_key, value in document.items()
     ]
-    (folder / MODELS).write_bytes(
+    (folder / MODELS_FILE).write_bytes(
         sealed_json(("{\n" + ",\n".join(document_lines) + "\n}").encode()) + b"\n"
     )
 
@@ -229,7 +229,7 @@ def _write_model(
         checksums[SHARED_FILE] = digest(file_bytes)
 
 
-def _taken(
+def _as_recorded(
     assignment: Assignment, recorded: Mapping[str, Any], warn: Callable[[str], None]
 ) -> Assignment:
     """An assignment of which the server does not know who takes which model, as far as the record of the round shows it.

@@ -23,7 +23,7 @@ from coterie.models.layout import Layout, averaging
 from coterie.randomness import seeded
 from coterie.records import checksum
 from coterie.records.codec import DamagedError, from_stored
-from coterie.records.record import RUN
+from coterie.records.record import RUN_FILE
 from coterie.runs.run import Run
 from coterie.settings import UserError
 
@@ -106,7 +106,7 @@ def net_of(run: Run, position: Position, numbers: int) -> Net:
     about = world.get("model")
     if about is not None:
         run.experiment.check_consent(str(about.get("name")))
-        module = fresh(about, run.folder / RUN, numbers)
+        module = fresh(about, run.folder / RUN_FILE, numbers)
     elif isinstance(run.experiment.setup, OwnWorld):
         with seeded(0):
             module = run.experiment.world(run.seed).model()

@@ -24,12 +24,12 @@ from coterie.notebook.progress import tell
 from coterie.notebook.tables import count
 from coterie.records.checksum import sealed_toml
 from coterie.records.codec import DamagedError
-from coterie.records.record import RUN, Record
-from coterie.records.store import LOCK, PART, SCHEMA, write_whole
+from coterie.records.record import RUN_FILE, Record
+from coterie.records.store import LOCK_FILE, PART_SUFFIX, SCHEMA_VERSION, write_whole
 from coterie.records.text_files import read_recorded, to_toml
 from coterie.runs.experiment import (
     DEMO_METHODS,
-    EXPERIMENT,
+    EXPERIMENT_FILE,
     Experiment,
     data_folder,
     make,
@@ -42,7 +42,7 @@ from coterie.settings import SettingError, UserError, brief
 from coterie.settings.calls import public
 from coterie.training.trial import trial
 
-_LEFT_BY_KILLED_PROCESS = {LOCK, RUN + PART, EXPERIMENT + PART}
+_LEFT_BY_KILLED_PROCESS = {LOCK_FILE, RUN_FILE + PART_SUFFIX, EXPERIMENT_FILE + PART_SUFFIX}
 """Files that a process may leave if it is killed before there is anything to resume."""
 
 
@@ -109,7 +109,9 @@ def begin(
         raise SettingError(
             f"{next(iter(settings), 'methods')} is a setting of the experiment: set it there"
         )
-    if folder.is_dir() and any((folder / file_name).exists() for file_name in (RUN, EXPERIMENT)):
+    if folder.is_dir() and any(
+        (folder / file_name).exists() for file_name in (RUN_FILE, EXPERIMENT_FILE)
+    ):
         return _again(experiment, folder)
     return begin_new(experiment, folder)
 
@@ -122,7 +124,9 @@ def _again(experiment: Experiment, folder: Path) -> Runs:
     """
     experiment = replace(experiment, data=data_folder(experiment.data))
     experiment.check_secret()
-    recorded_file = within(folder, EXPERIMENT if (folder / EXPERIMENT).exists() else RUN)
+    recorded_file = within(
+        folder, EXPERIMENT_FILE if (folder / EXPERIMENT_FILE).exists() else RUN_FILE
+    )
     _check_recorded(recorded_file)
     # Tables alone: nothing that they name is imported.
     recorded_spec = read(recorded_file)
@@ -133,7 +137,7 @@ def _again(experiment: Experiment, folder: Path) -> Runs:
             f"{folder} has runs with {difference}: choose another folder, or remove this one to begin anew"
         )
     runs = _runs(experiment, folder)
-    for recorded_run in runs if recorded_file.name == EXPERIMENT else ():
+    for recorded_run in runs if recorded_file.name == EXPERIMENT_FILE else ():
         _check_place(
             recorded_run, folder, {method.name: type(method) for method in experiment.methods}
         )
@@ -221,7 +225,7 @@ def begin_new(experiment: Experiment, folder: Path) -> Runs:
         not folder.is_dir() or {entry.name for entry in folder.iterdir()} - _LEFT_BY_KILLED_PROCESS
     ):
         has_runs = folder.is_dir() and any(
-            (folder / file_name).exists() for file_name in (RUN, EXPERIMENT)
+            (folder / file_name).exists() for file_name in (RUN_FILE, EXPERIMENT_FILE)
         )
         resume_hint = f"; to continue its runs, use coterie resume {folder}" if has_runs else ""
         raise UserError(f"{folder} exists and is not an empty folder; choose another{resume_hint}")
@@ -247,8 +251,8 @@ def begin_new(experiment: Experiment, folder: Path) -> Runs:
     if len(new_runs) == 1:
         new_runs[0]._prepare(world)
     else:
-        document = {"schema": SCHEMA, **experiment.spec(), **secret_entry(experiment)}
-        write_whole(folder / EXPERIMENT, sealed_toml(to_toml(document)))
+        document = {"schema": SCHEMA_VERSION, **experiment.spec(), **secret_entry(experiment)}
+        write_whole(folder / EXPERIMENT_FILE, sealed_toml(to_toml(document)))
     return new_runs
 
 
@@ -326,7 +330,7 @@ def reopen(
     # The classes of methods of a user's own; their settings are recorded.
     own_methods = {method.name: type(method) for method in map(made_method, methods)}
     folder = Path(folder)
-    for file_name in (EXPERIMENT, RUN):
+    for file_name in (EXPERIMENT_FILE, RUN_FILE):
         if not ((folder / file_name).is_file() or (folder / file_name).is_symlink()):
             continue
         recorded_file = within(folder, file_name)
@@ -340,7 +344,7 @@ def reopen(
         if address is not None:
             experiment = replace(experiment, address=address)
         runs = _runs(experiment, folder)
-        for run in runs if file_name == EXPERIMENT else ():
+        for run in runs if file_name == EXPERIMENT_FILE else ():
             _check_place(run, folder, own_methods)
         return runs
     raise _no_runs(folder)
@@ -348,7 +352,7 @@ def reopen(
 
 def _check_recorded(path: Path) -> None:
     """Check an ``experiment.toml`` or ``run.toml`` that Coterie has written."""
-    if path.name == EXPERIMENT:
+    if path.name == EXPERIMENT_FILE:
         read_recorded(path)
     else:
         Record(path.parent).description()
@@ -378,7 +382,7 @@ def _no_runs(folder: Path) -> UserError:
             f"; it was stopped before it started: to start it there, use coterie run --out {folder}"
         )
     return UserError(
-        f"{folder} is not a run directory: it has neither {RUN} nor {EXPERIMENT}{hint}"
+        f"{folder} is not a run directory: it has neither {RUN_FILE} nor {EXPERIMENT_FILE}{hint}"
     )
 
 
@@ -389,7 +393,7 @@ def _check_place(run: Run, folder: Path, own_methods: Mapping[str, type[Any]]) -
         return
     run.record.description()
     # The run's own file must have the settings that the experiment gives to it.
-    recorded_experiment = make(read(run.folder / RUN), own_methods)
+    recorded_experiment = make(read(run.folder / RUN_FILE), own_methods)
     recorded_boundary = replace(recorded_experiment.boundary, secret=None)
     same_boundary = recorded_boundary == replace(run.experiment.boundary, secret=None)
     same_settings = all(
@@ -398,7 +402,7 @@ def _check_place(run: Run, folder: Path, own_methods: Mapping[str, type[Any]]) -
     )
     if not (same_boundary and same_settings):
         raise DamagedError(
-            f"{run.folder} does not have the run that {folder / EXPERIMENT} describes"
+            f"{run.folder} does not have the run that {folder / EXPERIMENT_FILE} describes"
         )
 
 

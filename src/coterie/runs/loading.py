@@ -23,7 +23,7 @@ from coterie.randomness import seeded
 from coterie.records import checksum
 from coterie.records.codec import DamagedError
 from coterie.records.store import check_schema
-from coterie.runs.export import MODELS, SHARED_FILE
+from coterie.runs.export import MODELS_FILE, SHARED_FILE
 from coterie.runs.exported_net import fresh
 from coterie.settings import UserError
 from coterie.settings.calls import public
@@ -104,14 +104,14 @@ def read_document(folder: Path) -> dict[str, Any]:
     Raises:
         UserError: There is no such file, or it has been changed or damaged.
     """
-    document_path = folder / MODELS
+    document_path = folder / MODELS_FILE
     if not document_path.is_file():
-        inside = sorted(entries.parent.name for entries in folder.glob(f"*/{MODELS}"))
+        inside = sorted(entries.parent.name for entries in folder.glob(f"*/{MODELS_FILE}"))
         runs_hint = f"; it has models of several runs: {', '.join(inside)}" if inside else ""
-        raise UserError(f"{folder} holds no exported models: it has no {MODELS}{runs_hint}")
+        raise UserError(f"{folder} holds no exported models: it has no {MODELS_FILE}{runs_hint}")
     try:
         # The checksum first, then the types of the entries, then their values.
-        document_bytes = read_within(folder, MODELS)
+        document_bytes = read_within(folder, MODELS_FILE)
         document: dict[str, Any] = json.loads(document_bytes)
         check_schema(document["schema"], document_path)
         checksum.check_json(document_bytes, document_path)
@@ -156,7 +156,7 @@ def _listed_files(folder: Path, document: dict[str, Any], entry: Any) -> list[st
             raise ValueError("a client's path names a file twice")
         return list(files)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DamagedError(f"{folder / MODELS} is damaged ({error})") from error
+        raise DamagedError(f"{folder / MODELS_FILE} is damaged ({error})") from error
 
 
 def read_model(folder: Path, name: str, document: dict[str, Any]) -> dict[str, Tensor]:
@@ -200,8 +200,8 @@ def _made(
                 f"{folder} has models of a custom net; pass its class or a function that makes it: coterie.load(..., model=Net)"
             )
         if not trust_code:
-            models.check_consent(str(about.get("name")), str(folder / MODELS))
-        return fresh(about, folder / MODELS, numbers), str(about.get("name"))
+            models.check_consent(str(about.get("name")), str(folder / MODELS_FILE))
+        return fresh(about, folder / MODELS_FILE, numbers), str(about.get("name"))
     # A net in place of a function is a likely mistake, with its own message.
     if isinstance(model, nn.Module):
         raise UserError(

@@ -23,9 +23,9 @@ from coterie.notebook.progress import followed
 from coterie.notebook.tables import by_group, count, frame, some, table
 from coterie.printable import printable
 from coterie.records.codec import DamagedError, from_stored
-from coterie.records.record import RUN, Record, versions
+from coterie.records.record import RUN_FILE, Record, versions
 from coterie.records.shown import Line, Shown, ends, mean_of, shown_as, spread
-from coterie.records.store import held
+from coterie.records.store import locked
 from coterie.robust import Robust
 from coterie.runs.experiment import ENGINES, Experiment, data_folder, make
 from coterie.runs.facts import digest, same_world, world_facts
@@ -260,7 +260,7 @@ class Run:
         self.experiment.check_secret()
         world = self.experiment.world(self.seed)
         self.folder.mkdir(parents=True, exist_ok=True)
-        with held(self.folder):
+        with locked(self.folder):
             # One object for all rounds, which reads ``run.toml`` once.
             record = self.record
             start = self._prepare(world)
@@ -355,7 +355,7 @@ class Run:
             stored = record.go_on(Position, self.experiment.checkpoint_every)
         except DamagedError as error:
             raise DamagedError(
-                f"{error}; to repeat the run, use coterie run {self.folder / RUN} --out DIR"
+                f"{error}; to repeat the run, use coterie run {self.folder / RUN_FILE} --out DIR"
             ) from error
         return stored[1] if stored else None
 

@@ -16,10 +16,10 @@ from coterie.settings import SettingError, nearest, parse, settings_of
 from coterie.settings.calls import public
 from coterie.settings.field_names import called_here, meant
 
-_KEY = re.compile(r"[\w.-]+")
+_KEY_PATTERN = re.compile(r"[\w.-]+")
 
 
-DOTTED = ("boundary", "robust")
+DOTTED_TABLES = ("boundary", "robust")
 """Tables whose settings can only be named together with the table, as in ``boundary.KEY``."""
 
 
@@ -73,7 +73,7 @@ def assign(spec: Spec, text: str) -> Spec:
             the value cannot be read.
     """
     key, equals, value = (part.strip() for part in text.partition("="))
-    if not equals or not _KEY.fullmatch(key):
+    if not equals or not _KEY_PATTERN.fullmatch(key):
         got_words = (
             "; the value is not shown: it may be a secret"
             if "secret" in text.lower()
@@ -200,7 +200,7 @@ def _dotted(places: list[SettingPlace], key: str) -> list[SettingPlace]:
 
 
 def _bare(places: list[SettingPlace], key: str, of_table: bool) -> list[SettingPlace]:
-    matching = [place for place in places if place.key == key and place.kind not in DOTTED]
+    matching = [place for place in places if place.key == key and place.kind not in DOTTED_TABLES]
     # In a table, target is the column to predict; otherwise the accuracy, which --target also sets.
     if key == "target":
         matching = [place for place in matching if (place.kind == "scenario") == of_table]
@@ -246,7 +246,7 @@ def _written(places: list[SettingPlace], meant_place: SettingPlace) -> str:
     kinds = {place.kind for place in places if place.key == meant_place.key}
     return (
         meant_place.key
-        if len(kinds) == 1 and meant_place.kind not in DOTTED
+        if len(kinds) == 1 and meant_place.kind not in DOTTED_TABLES
         else meant_place.dotted
     )
 
@@ -285,7 +285,7 @@ def option_hint(option: str, value: str) -> str:
             continue
         # Of several places, the table or the method that users most likely mean.
         of_a_method = [place for place in likely if place.kind == "method"]
-        place = of_a_method[0] if of_a_method and name in _OF_METHODS else likely[0]
+        place = of_a_method[0] if of_a_method and name in _SETTINGS_OF_METHODS else likely[0]
         shown = "VALUE" if not value or "secret" in name else value
         if place.kind == "scenario" and isinstance(Scenario.default_of(name), tuple):
             shown = f"'[\"{shown}\"]'"
@@ -294,5 +294,5 @@ def option_hint(option: str, value: str) -> str:
     return ""
 
 
-_OF_METHODS = ("models", "fraction", "groups", "threshold", "linkage")
+_SETTINGS_OF_METHODS = ("models", "fraction", "groups", "threshold", "linkage")
 """Settings that are a method's where several tables have them."""

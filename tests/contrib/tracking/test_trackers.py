@@ -19,7 +19,7 @@ from coterie.contrib.tracking import track
 from coterie.contrib.tracking.metrics import Metrics, settings
 from coterie.contrib.tracking.trackers import TRACKERS, MLflow, Tracker, Wandb
 from coterie.records.record import Record
-from coterie.records.store import SCHEMA
+from coterie.records.store import SCHEMA_VERSION
 from coterie.settings import UserError
 
 pytestmark = pytest.mark.slow
@@ -159,7 +159,7 @@ def test_mlflow_writes_nothing_where_a_stranger_s_database_says(
     there = client.create_experiment("coterie", artifact_location=(tmp_path / "outside").as_uri())
     if kept:  # they sent what marks the store, too
         theirs = {
-            "schema": SCHEMA,
+            "schema": SCHEMA_VERSION,
             "where": "",
             "run": client.create_run(there, run_name="cfl").info.run_id,
             "round": 0,

@@ -19,10 +19,10 @@ from coterie.contrib.tracking.metrics import Metrics, settings, words
 from coterie.contrib.tracking.pictures import Picture, pictures
 from coterie.extensions import Registry
 from coterie.files import check_links, descriptor, read_within, within
-from coterie.records.record import ROUNDS, Record
+from coterie.records.record import ROUNDS_FILE, Record
 from coterie.records.shown import Line, ends, shown
-from coterie.records.store import SCHEMA, check_schema, write_whole
-from coterie.runs.experiment import EXPERIMENT
+from coterie.records.store import SCHEMA_VERSION, check_schema, write_whole
+from coterie.runs.experiment import EXPERIMENT_FILE
 from coterie.settings import UserError
 
 TRACK = "track"
@@ -66,7 +66,7 @@ class Tracker(ABC):
 
     def __init__(self, folder: Path, store: str = "") -> None:
         self.folder = folder.absolute()
-        is_one_of_several = (self.folder.parent / EXPERIMENT).is_file()
+        is_one_of_several = (self.folder.parent / EXPERIMENT_FILE).is_file()
         self.home = self.folder.parent if is_one_of_several else self.folder
         self.store = store
         self.finished = False
@@ -104,12 +104,17 @@ class Tracker(ABC):
         """Store ``identity`` and ``round``."""
         path = self._state_path
         path.parent.mkdir(exist_ok=True)
-        state = {"schema": SCHEMA, "where": self.store, "run": self.identity, "round": self.round}
+        state = {
+            "schema": SCHEMA_VERSION,
+            "where": self.store,
+            "run": self.identity,
+            "round": self.round,
+        }
         write_whole(path, json.dumps(state).encode())
 
     def catch_up(self) -> None:
         """Track the new rounds of the record, except those that an earlier process has tracked."""
-        path = self.folder / ROUNDS
+        path = self.folder / ROUNDS_FILE
         if not path.exists():
             return
         if path.stat().st_size > self._bytes_read:

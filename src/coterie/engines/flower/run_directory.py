@@ -24,9 +24,16 @@ from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.records import checksum
 from coterie.records.codec import DamagedError
-from coterie.records.record import NODES, OTHER_ARRAYS, RUN, Record, read_nodes, versions
+from coterie.records.record import (
+    NODES_FILE,
+    OTHER_TENSORS_FILE,
+    RUN_FILE,
+    Record,
+    read_nodes,
+    versions,
+)
 from coterie.records.shown import Shown
-from coterie.records.store import LOCK, PART, held, write_whole
+from coterie.records.store import LOCK_FILE, PART_SUFFIX, locked, write_whole
 from coterie.settings import UserError, plain
 
 
@@ -57,15 +64,15 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
                 f"{self.folder} exists and is not a run directory; choose another folder"
             )
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.stack.enter_context(held(self.folder))
+        self.stack.enter_context(locked(self.folder))
         return self
 
     def _has_only_first_files(self) -> bool:
         """Whether the folder has no other files than those of a run that was stopped in its first round."""
         if not self.folder.is_dir():
             return False
-        file_names = {path.name.removesuffix(PART) for path in self.folder.iterdir()}
-        return file_names <= {NODES, OTHER_ARRAYS, LOCK, RUN}
+        file_names = {path.name.removesuffix(PART_SUFFIX) for path in self.folder.iterdir()}
+        return file_names <= {NODES_FILE, OTHER_TENSORS_FILE, LOCK_FILE, RUN_FILE}
 
     def __exit__(self, *error: object) -> None:
         self.stack.close()
@@ -91,7 +98,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         self._update_description(stored_description, checkpoint[0] if checkpoint else 0)
         memory = read_memory(self.folder)
         if checkpoint and memory is None:
-            raise DamagedError(f"{self.folder} has lost its {NODES}; it is damaged")
+            raise DamagedError(f"{self.folder} has lost its {NODES_FILE}; it is damaged")
         return (checkpoint[1] if checkpoint else None), memory
 
     def keep(self, finished_round: Round, memory: NodeMemory) -> None:
@@ -99,7 +106,9 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         if not self.record.begun:
             self._describe(finished_round)
         # The nodes come first: a checkpoint without them cannot be continued.
-        write_whole(self.folder / NODES, checksum.sealed_json(json.dumps(asdict(memory)).encode()))
+        write_whole(
+            self.folder / NODES_FILE, checksum.sealed_json(json.dumps(asdict(memory)).encode())
+        )
         self.record.keep(finished_round)
         self.record.store(finished_round.number, finished_round.position)
 
@@ -155,8 +164,8 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         net, other_tensors = tensors_of(self.settings.model)
         if other_tensors:
             other_bytes = safetensors.torch.save(other_tensors)
-            write_whole(self.folder / OTHER_ARRAYS, other_bytes)
-            net |= {"others": OTHER_ARRAYS, "others_checksum": checksum.digest(other_bytes)}
+            write_whole(self.folder / OTHER_TENSORS_FILE, other_bytes)
+            net |= {"others": OTHER_TENSORS_FILE, "others_checksum": checksum.digest(other_bytes)}
         return {"net": net}
 
 
@@ -192,7 +201,7 @@ def read_memory(folder: Path) -> NodeMemory | None:
             schema=schema,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedError(f"{folder / NODES} is damaged ({error})") from error
+        raise DamagedError(f"{folder / NODES_FILE} is damaged ({error})") from error
 
 
 def _integers(stored: Mapping[str, Any]) -> dict[int, int]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from coterie.core import Criterion, Effect
-from coterie.records.record import RUN, Record
+from coterie.records.record import RUN_FILE, Record
 from coterie.records.shown import ClientId, Line, shown_as, truth_at
 from coterie.report.page.charts import load
 from coterie.report.words import MAX_RUNS_NAMED, members
@@ -235,8 +235,8 @@ def read(run: Path | str, round: int | None = None) -> RunHistory:
     """
     folder = Path(run)
     # The folder may be that of an experiment: then the message names its runs.
-    if not (folder / RUN).is_file():
-        run_names = sorted(path.parent.name for path in folder.glob(f"*/{RUN}"))
+    if not (folder / RUN_FILE).is_file():
+        run_names = sorted(path.parent.name for path in folder.glob(f"*/{RUN_FILE}"))
         if run_names:
             run_names_shown = ", ".join(run_names[:MAX_RUNS_NAMED])
             if len(run_names) > MAX_RUNS_NAMED:
