@@ -110,4 +110,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)  # what users need, without modules and helpers
+    # What users need, without modules and helpers.
+    return sorted(__all__)

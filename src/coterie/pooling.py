@@ -52,14 +52,16 @@ def pooled(clients: Iterable[ErrorSums]) -> float:
         return math.nan
     outputs = min(len(sums["errors"]) for sums in finite)
     errors = [math.fsum(sums["errors"][position] for sums in finite) for position in range(outputs)]
-    if "means" not in finite[0]:  # the root mean squared error
+    if "means" not in finite[0]:
+        # The root mean squared error.
         return math.sqrt(math.fsum(errors) / rows)
     scores = []
     for position in range(outputs):
         means = [sums["means"][position] for sums in finite]
         within = math.fsum(sums["squares"][position] for sums in finite)
         if not within and len(set(means)) == 1:
-            continue  # all targets are equal
+            # All targets are equal.
+            continue
         # The squares around the mean of all targets: those around each client's mean, and those of
         # the clients' means.
         mean_of_all = math.fsum(map(math.prod, zip(client_rows, means, strict=True))) / rows

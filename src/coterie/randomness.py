@@ -102,7 +102,8 @@ class Scope:
         if python_gauss is not None or not _just_seeded(python_words[-1], python_words[0]):
             return True
         twister = _Twister.in_use()
-        if twister is not None:  # to have a Gaussian number left, it must have drawn
+        if twister is not None:
+            # To have a Gaussian number left, it must have drawn.
             return not _just_seeded(twister.memory[_TWISTER_WORDS], twister.memory[0])
         state = _numpy_state()
         words = state["state"]
@@ -272,5 +273,6 @@ def state_of(generator: Any) -> str:
         return str(generator.getstate())
     is_legacy = isinstance(generator, np.random.RandomState)
     state = generator.get_state(legacy=False) if is_legacy else generator.bit_generator.state
-    with np.printoptions(threshold=10_000):  # so that no word of the state is left out
+    with np.printoptions(threshold=10_000):
+        # So that no word of the state is left out.
         return str(state)

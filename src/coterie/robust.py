@@ -421,7 +421,8 @@ def extent(
     # A map may move variances, so that their columns are not known.
     variances = wire.layout.variances if wire.boundary.rotation == "none" else ()
     negative = any(float((start[part] + row[part]).min()) < -MAX_ROUNDING for part in variances)
-    norm = torch.linalg.vector_norm  # two thirds of the time of Tensor.norm
+    # Two thirds of the time of Tensor.norm.
+    norm = torch.linalg.vector_norm
     buffers = float(norm(row[stop:])) if stop < len(row) else 0.0
     return Extent(float(norm(row[:stop])), buffers, negative)
 

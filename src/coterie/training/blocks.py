@@ -58,6 +58,7 @@ def goes_with(
     Raises:
         ValueError: The client can make no step.
     """
+    # Steps, types and shapes must agree, because all clients make each step together.
     step_count = len(batch_starts(len(examples), training, min_batch))
     shapes_and_types = (
         examples.inputs.shape[1:],
@@ -80,6 +81,7 @@ class Block:
             out=self.flat,
         )
         for model_row in self.flat if self.layout.variances else ():
+            # Averaged variances of BatchNorm may be too small, or negative.
             self.layout.raise_variances(model_row)
         trainable = {piece.name for piece in self.layout.pieces[: len(learner.parameters)]}
         rounded_ids = {id(parameter) for parameter, _ in learner.master.rounded}
@@ -104,11 +106,10 @@ class Block:
                 # BatchNorm writes its statistics, under vmap only to contiguous tensors.
                 self.tensors[piece.name] = piece_values.contiguous()
                 self.buffers.append((piece_values, self.tensors[piece.name]))
-        self.leaves = [
-            self.tensors[piece.name].requires_grad_()
-            for piece in self.layout.pieces
-            if piece.name in trainable
-        ]
+        self.leaves: list[Tensor] = []
+        for piece in self.layout.pieces:
+            if piece.name in trainable:
+                self.leaves.append(self.tensors[piece.name].requires_grad_())
         self.stack = DenseStack.of(learner)
         # Which loss of torch the loss is; the first batch shows it.
         self.torch_loss: TorchLoss | None = None
@@ -161,6 +162,7 @@ class Block:
                         targets[:, batch_columns],
                         is_present[:, batch_columns],
                     )
+        # The statistics of BatchNorm belong to the row, too.
         for buffer, tensor in self.buffers:
             buffer.copy_(tensor)
         return self.flat
@@ -210,10 +212,13 @@ class Block:
         on_device = self.learner.on_device
         all_inputs = self._scratch("inputs", length, splits[0].inputs)
         all_targets = self._scratch("targets", length, splits[0].targets)
-        pool_indexes = []  # of each client's inputs in the pool
+        # Where each client's inputs are in its pool.
+        pool_indexes = []
         for split, client_generator, client_targets in zip(
             splits, generators, all_targets, strict=True
         ):
+            # The draw is that of the plain loop, so a client sees the same batches in a block and
+            # alone.
             client_order = _padded(torch.randperm(len(split), generator=client_generator), length)
             torch.index_select(
                 on_device(split.targets), 0, client_order.to(device), out=client_targets
@@ -245,7 +250,8 @@ class Block:
         self, splits: Sequence[Split], length: int, generators: Sequence[torch.Generator]
     ) -> tuple[Tensor, Tensor]:
         """:meth:`_shuffled` with an augmentation, which takes one client's examples at a time."""
-        memory_of_all: list[Tensor] = []  # for the inputs and the targets of all clients
+        # For the inputs and the targets of all clients.
+        memory_of_all: list[Tensor] = []
         for client_index, (split, client_generator) in enumerate(
             zip(splits, generators, strict=True)
         ):
@@ -273,21 +279,20 @@ class Block:
             SameTypes() if is_half_precision else nullcontext(),
         ):
             outputs = torch.func.vmap(self._module, randomness="error")(self.tensors, inputs)
+        # Each client's loss depends on its own model only, so one backward pass through the sum of
+        # the losses gives each client the gradient of its own.
         outputs = outputs.float()
         if self.of_classes:
             example_losses = nn.functional.cross_entropy(
                 outputs.flatten(0, -2), targets.flatten(), reduction="none"
             )
-            # The sum of the clients' means over predictions that count: each mean depends on one
-            # model only.
+            # The sum of the clients' means over predictions that count.
             is_counted = (
                 counted(targets).view(*is_present.shape, -1) & is_present[..., None]
             ).flatten(1)
             # A batch in which none counts changes nothing, as in the plain loop.
-            total_loss = (
-                (example_losses.view_as(is_counted) * is_counted).sum(1)
-                / is_counted.sum(1).clamp(min=1)
-            ).sum()
+            loss_sums = (example_losses.view_as(is_counted) * is_counted).sum(1)
+            total_loss = (loss_sums / is_counted.sum(1).clamp(min=1)).sum()
         else:
             total_loss = self._losses(outputs, targets, is_present)
         trained_leaves = [self.leaves[position] for position in positions]
@@ -301,9 +306,8 @@ class Block:
         """Derivatives ``(w, b, classes)`` of the sum of the clients' losses by their outputs, by autograd."""
         with torch.enable_grad():
             output_leaf = outputs.detach().requires_grad_()
-            return torch.autograd.grad(self._losses(output_leaf, targets, is_present), output_leaf)[
-                0
-            ]
+            total_loss = self._losses(output_leaf, targets, is_present)
+            return torch.autograd.grad(total_loss, output_leaf)[0]
 
     def _losses(self, outputs: Tensor, targets: Tensor, is_present: Tensor) -> Tensor:
         """Sum of the clients' losses; those with equally many examples in this batch are computed together."""
@@ -311,23 +315,22 @@ class Block:
             torch_total = self._of_torch(outputs, targets, is_present)
             if torch_total is not None:
                 return torch_total
+        # Any other loss: one call for all clients with equally many examples in this batch.
         client_loss = torch.func.vmap(self.learner.objective.loss)
         example_counts = is_present.sum(1)
         total_loss = outputs.new_zeros(())
         for example_count in example_counts.unique().tolist():
             clients = (example_counts == example_count).nonzero().squeeze(1)
+            # A slice of all clients is a view, and a choice of some is a copy.
             if len(clients) == len(example_counts):
-                total_loss = (
-                    total_loss
-                    + client_loss(outputs[:, :example_count], targets[:, :example_count]).sum()
-                )
+                client_outputs = outputs[:, :example_count]
+                client_targets = targets[:, :example_count]
             elif example_count:
-                total_loss = (
-                    total_loss
-                    + client_loss(
-                        outputs[clients, :example_count], targets[clients, :example_count]
-                    ).sum()
-                )
+                client_outputs = outputs[clients, :example_count]
+                client_targets = targets[clients, :example_count]
+            else:
+                continue
+            total_loss = total_loss + client_loss(client_outputs, client_targets).sum()
         return total_loss
 
     def _of_torch(self, outputs: Tensor, targets: Tensor, is_present: Tensor) -> Tensor | None:
@@ -345,6 +348,7 @@ class Block:
         example_weights = is_present
         if examples.weights is not None:
             example_weights = examples.weights.view_as(is_present) * is_present
+        # Each client's weighted mean over its examples that are no padding.
         loss_sums = (examples.losses.view_as(example_weights) * example_weights).sum(1)
         total_weights = example_weights.sum(1)
         # A batch in which nothing counts changes nothing.
@@ -452,7 +456,10 @@ def of_cross_entropy(outputs: Tensor, targets: Tensor, is_present: Tensor) -> Te
     else:
         derivatives = torch.softmax(outputs, 2)
     is_counted = counted(targets) & is_present
-    target_classes = targets.clamp(min=0).unsqueeze(2)  # targets that do not count may be no class
+    # Targets that do not count may be no class.
+    target_classes = targets.clamp(min=0).unsqueeze(2)
+    # The derivative of the cross entropy by the outputs is softmax minus one at the target's class,
+    # over the number of predictions that count.
     derivatives.scatter_add_(
         2, target_classes, derivatives.new_full((), -1.0).expand(target_classes.shape)
     )
@@ -482,11 +489,11 @@ class DenseStack:
         if learner.precision != "fp32":
             return None
         layers: list[Dense] = []
-        parts = [
-            (name, part)
-            for name, part in learner.module.named_modules()
-            if type(part) is not nn.Sequential
-        ]
+        parts: list[tuple[str, nn.Module]] = []
+        for name, part in learner.module.named_modules():
+            if type(part) is not nn.Sequential:
+                parts.append((name, part))
+        # Each dense layer takes the activation after it; only a flattening may come before them.
         for part_number, (name, part) in enumerate(parts):
             prefix = f"{name}." if name else ""
             if type(part) is nn.Linear:
@@ -502,9 +509,14 @@ class DenseStack:
             ):
                 return None
         order = tuple(piece.name for piece in learner.layout.pieces)
-        names = [name for layer in layers for name in (layer.weight, layer.bias) if name]
-        if sorted(names) != sorted(order) or not used_once(learner.module):
-            return None  # some are fixed or shared, or a hook sees or changes what a layer computes
+        tensor_names: list[str] = []
+        for layer in layers:
+            tensor_names.append(layer.weight)
+            if layer.bias:
+                tensor_names.append(layer.bias)
+        # Otherwise some are fixed or shared, or a hook sees or changes what a layer computes.
+        if sorted(tensor_names) != sorted(order) or not used_once(learner.module):
+            return None
         return cls(tuple(layers), order, type(parts[0][1]) is nn.Flatten)
 
     def takes(self, inputs: Tensor, targets: Tensor, of_classes: bool) -> bool:
@@ -589,7 +601,8 @@ class DenseStack:
         """
         # Forward pass of all clients: one batched product for each layer.
         layer_outputs = inputs.flatten(2)
-        activations = [layer_outputs]  # the inputs of each layer, then the outputs of the last one
+        # The inputs of each layer, then the outputs of the last one.
+        activations = [layer_outputs]
         for layer in self.layers:
             weight = tensors[layer.weight].transpose(1, 2)
             bias = tensors[layer.bias].unsqueeze(1) if layer.bias else None

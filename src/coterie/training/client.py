@@ -48,8 +48,13 @@ def carry_out(
     Returns:
         The result. If its update is not finite, the client stores nothing.
     """
+    # Train: once, or on each half of the data and once more on all of them.
     orders = divided(job.order, can_halve=halvable(job.data.train, learner.min_batch))
-    result = combined([(order, answer(learner, job.of_order(order))) for order in orders])
+    results_of_orders: list[tuple[Order, ClientResult]] = []
+    for order in orders:
+        results_of_orders.append((order, answer(learner, job.of_order(order))))
+    result = combined(results_of_orders)
+    # Send: an adversary replaces its updates here, on the client's side.
     layout = learner.layout
     keep_mask = layout.mask(job.task.local_layers) if job.task.local_layers else None
     updates = tuple(
@@ -58,6 +63,7 @@ def carry_out(
     result = replace(result, updates=updates)
     if not all_finite(updates):
         return replace(result, refused=UPDATE_NOT_FINITE)
+    # Store: the layers that the client keeps, or its personal model, for the next exchange.
     start = mean_model(
         [job.offered[job.task.offered.index(model_row)] for model_row in result.chosen]
     )
@@ -85,6 +91,7 @@ def divided(order: Order, *, can_halve: bool) -> list[Order]:
     if not (task.halves and can_halve):
         return [order]
     orders = [replace(order, half=0), replace(order, half=1)]
+    # What the server asks of all of the client's data takes a third training.
     task_beside_halves = _beside_halves(task)
     if task_beside_halves is not None:
         orders.append(replace(order, task=task_beside_halves, beside_halves=True))
@@ -96,7 +103,9 @@ def _beside_halves(task: Task) -> Task | None:
     if task.personal is None and not task.holdout.report_losses:
         return None
     if task.personal is not None and task.personal.start == "trained":
-        return replace(task, halves=False)  # trains again, because its personal model starts there
+        # It trains on all of its data again, because its personal model starts from the trained
+        # model.
+        return replace(task, halves=False)
     return replace(task, halves=False, training=None, epochs=0)
 
 
@@ -110,18 +119,33 @@ def combined(results: Sequence[tuple[Order, ClientResult]]) -> ClientResult:
         The result: the updates of both halves, and the personal model and the held-out losses of the
         third order, if there is one.
     """
-    by_half = {order.half or 0: result for order, result in results if not order.beside_halves}
-    training_results = [by_half[half] for half in sorted(by_half)]
-    first_result = training_results[0]
-    on_all_data = next((result for order, result in results if order.beside_halves), first_result)
+    result_of_half: dict[int, ClientResult] = {}
+    result_on_all_data: ClientResult | None = None
+    refused: str | None = None
+    for order, result in results:
+        if order.beside_halves:
+            result_on_all_data = result
+        else:
+            result_of_half[order.half or 0] = result
+        refused = refused or result.refused
+    # The updates come from the halves, in their order.
+    updates: list[Tensor] = []
+    slots: list[int] = []
+    for half in sorted(result_of_half):
+        updates += result_of_half[half].updates
+        slots += result_of_half[half].slots
+    # The personal model and the held-out losses come from the third training, if there was one.
+    first_result = result_of_half[min(result_of_half)]
+    if result_on_all_data is None:
+        result_on_all_data = first_result
     return replace(
         first_result,
-        updates=tuple(update for result in training_results for update in result.updates),
-        slots=tuple(slot for result in training_results for slot in result.slots),
-        personal=on_all_data.personal,
-        weight=on_all_data.weight,
-        held_losses=on_all_data.held_losses,
-        refused=next((result.refused for _, result in results if result.refused), None),
+        updates=tuple(updates),
+        slots=tuple(slots),
+        personal=result_on_all_data.personal,
+        weight=result_on_all_data.weight,
+        held_losses=result_on_all_data.held_losses,
+        refused=refused,
     )
 
 
@@ -139,6 +163,7 @@ def sent_update(
     """
     if attack is None:
         return update
+    # An attack changes trained parameters that are sent, and neither buffers nor layers that stay.
     sent_columns = torch.arange(len(update)) < layout.trainable
     if keep_mask is not None:
         sent_columns &= ~keep_mask
@@ -148,9 +173,9 @@ def sent_update(
     return tampered
 
 
-def all_finite(rows: Iterable[Tensor]) -> bool:
+def all_finite(model_rows: Iterable[Tensor]) -> bool:
     """Whether rows have finite squared norms, which also bounds every entry of a Gram matrix."""
-    return all(math.isfinite(model_row.dot(model_row)) for model_row in rows)
+    return all(math.isfinite(model_row.dot(model_row)) for model_row in model_rows)
 
 
 def mean_model(models: Sequence[Tensor]) -> Tensor:
@@ -182,11 +207,12 @@ def own_values_after(
     """
     if task.personal is not None:
         return result.personal_values
+    # Nothing was trained, or the client keeps no layers.
     if keep_mask is None or start is None or update is None or task.gradient:
         return None
-    trained = start + update
-    before = torch.full_like(trained, torch.nan) if own_values is None else own_values
-    return torch.where(keep_mask, trained, before[: len(trained)])
+    trained_model = start + update
+    values_before = torch.full_like(trained_model, torch.nan) if own_values is None else own_values
+    return torch.where(keep_mask, trained_model, values_before[: len(trained_model)])
 
 
 # -- one client alone
@@ -223,7 +249,9 @@ def answer(learner: Learner, job: Job) -> ClientResult:
     personal = task.personal
     # The scope has a key of its own: dropout and the order of batches are independent.
     with learner.scope((*order.draws, 1), job.data.train, job.data.validation):
+        # Measure the offered models, and start from the mean of those with the lowest losses.
         start = _start(job, _measured(learner, [job])[0])
+        # Train the shared model, or compute its gradient.
         update: Tensor | None = None
         own_model: Tensor | None = None
         if task.gradient:
@@ -231,7 +259,7 @@ def answer(learner: Learner, job: Job) -> ClientResult:
         elif personal is not None and personal.mixture is not None:
             return _answer_of_mixture(learner, job, start)
         elif task.trains:
-            trained = learner.train(
+            trained_model = learner.train(
                 start.model,
                 job.data.train,
                 order.training,
@@ -239,7 +267,8 @@ def answer(learner: Learner, job: Job) -> ClientResult:
                 generator(*order.draws),
                 stages=task.stages,
             )
-            update = trained - start.model
+            update = trained_model - start.model
+        # Train the personal model, which stays at the client.
         if personal is not None:
             own_model = learner.train(
                 _personal_start(job, personal, start.model, update),
@@ -259,22 +288,23 @@ def _answer_of_mixture(learner: Learner, job: Job, start: TrainingStart) -> Clie
     personal = job.task.personal
     assert personal is not None
     assert personal.mixture is not None
+    # In its first task the client's own part starts as the shared model, with the first weight.
     own_model = start.model
-    weight = personal.mixture
+    mixture_weight = personal.mixture
     if job.personal is not None and job.weight is not None:
         own_model = job.personal
-        weight = job.weight
-    trained, own_model, weight = learner.train_mixture(
+        mixture_weight = job.weight
+    trained_model, own_model, mixture_weight = learner.train_mixture(
         start.model,
         own_model,
-        weight,
+        mixture_weight,
         job.data.train,
         order.training,
         order.lr,
         generator(*order.draws),
         personal.adapt,
     )
-    return _result(learner, job, start, trained - start.model, own_model, weight)
+    return _result(learner, job, start, trained_model - start.model, own_model, mixture_weight)
 
 
 def _personal_start(job: Job, personal: Personal, model: Tensor, update: Tensor | None) -> Tensor:
@@ -325,10 +355,12 @@ def answer_together(learner: Learner, jobs: Sequence[Job]) -> Iterator[ClientRes
     if has_drawn:
         yield from (answer(learner, job) for job in jobs)
         return
+    # Orders that only measure are done.
     if not jobs[0].task.trains:
         for job, start in zip(jobs, starts, strict=True):
             yield _result(learner, job, start, None)
         return
+    # Train all clients at once. Nothing may be drawn here, so any seed serves.
     with learner.scope((0,)) as scope:
         try:
             updates, own_models = _trained_together(
@@ -337,7 +369,8 @@ def answer_together(learner: Learner, jobs: Sequence[Job]) -> Iterator[ClientRes
         except RuntimeError as error:
             if not learner.own_code or "randomness error mode" not in str(error):
                 raise
-            has_drawn = True  # torch itself refuses to draw for several models at once
+            # PyTorch itself refuses to draw for several models at once.
+            has_drawn = True
         else:
             has_drawn = learner.own_code and scope.moved
     if has_drawn:
@@ -352,6 +385,7 @@ def _trained_together(
 ) -> tuple[list[Tensor], Sequence[Tensor | None]]:
     """The updates ``(d,)`` of the clients of a block, and their personal models ``(d,)`` or None."""
     order = jobs[0].order
+    # Each client has its own generator, so it sees the batches that it would see alone.
     block = Block(learner, models)
     trained = block.train(
         [job.data.train for job in jobs],
@@ -375,6 +409,7 @@ def _personal_together(
     updates: Sequence[Tensor],
 ) -> Sequence[Tensor]:
     """Train the personal models ``(d,)`` of the clients of a block."""
+    # With "trained", each personal model starts from its client's newly trained model.
     starts = [
         _personal_start(job, personal, model, update)
         for job, model, update in zip(jobs, models, updates, strict=True)
@@ -403,36 +438,41 @@ def _measured(learner: Learner, jobs: Sequence[Job]) -> list[list[Scores]]:
     for client_index, job in enumerate(jobs):
         measured_models = job.offered if job.task.measure else ()
         all_scores.append([{} for _ in measured_models])
-        for place, model in enumerate(measured_models):
-            offers.setdefault(model.data_ptr(), []).append((client_index, place))
+        for place_in_offer, model in enumerate(measured_models):
+            offers.setdefault(model.data_ptr(), []).append((client_index, place_in_offer))
+    # Measure each distinct model once, on the examples of all clients that were offered it.
     for offers_of_model in offers.values():
-        first_client, first_place = offers_of_model[0]
+        first_client, first_place_in_offer = offers_of_model[0]
         measured_parts = []
         for client_index, _ in offers_of_model:
             job = jobs[client_index]
             split = job.data.train if job.task.measure == "train" else job.data.validation
             measured_parts.append((split.inputs, split.index, [split.targets]))
-        totals = learner.sums([jobs[first_client].offered[first_place]], measured_parts)
-        for (client_index, place), totals_of_part in zip(offers_of_model, totals, strict=True):
-            all_scores[client_index][place] = learner.objective.scores(totals_of_part[0])
+        # Batches may hold examples of several clients; each part has its own totals.
+        totals = learner.sums([jobs[first_client].offered[first_place_in_offer]], measured_parts)
+        for (client_index, place_in_offer), totals_of_part in zip(
+            offers_of_model, totals, strict=True
+        ):
+            all_scores[client_index][place_in_offer] = learner.objective.scores(totals_of_part[0])
     return all_scores
 
 
 def _start(job: Job, scores: list[Scores]) -> TrainingStart:
     """Choose among the offered models those of lowest loss, and take their mean."""
+    # A client that needs no choice starts from the mean of all offered models.
     chosen = list(range(len(job.offered)))
     if job.task.choose < len(job.offered):
         chosen = _lowest(scores, job.task.choose)
     return TrainingStart(mean_model([job.offered[position] for position in chosen]), scores, chosen)
 
 
-def _lowest(scores: Sequence[Scores], count: int) -> list[int]:
+def _lowest(scores: Sequence[Scores], chosen_count: int) -> list[int]:
     """Positions of the ``count`` lowest losses; the first of equal ones, and NaN after all numbers."""
     losses = [score["loss"] for score in scores]
     by_loss = sorted(
         range(len(losses)), key=lambda position: (math.isnan(losses[position]), losses[position])
     )
-    return by_loss[:count]
+    return by_loss[:chosen_count]
 
 
 def _result(
@@ -441,24 +481,27 @@ def _result(
     start: TrainingStart,
     update: Tensor | None,
     own_model: Tensor | None = None,
-    weight: float | None = None,
+    mixture_weight: float | None = None,
 ) -> ClientResult:
     """The result of an order, with the held-out losses that its task asks for."""
     objective = learner.objective
     task = job.task
     held_losses = None
     if task.holdout.report_losses:
+        # Held-out losses of the model from which training started, and of the one that serves the
+        # client.
         models = [start.model]
         if own_model is not None:
-            served = own_model
-            if weight is not None:
-                served = start.model + weight * (own_model - start.model)
-            models.append(served)
+            serving_model = own_model
+            if mixture_weight is not None:
+                serving_model = start.model + mixture_weight * (own_model - start.model)
+            models.append(serving_model)
         validation = job.data.validation
         with learner.scope((*job.order.draws, 4), validation):
-            model_losses = torch.stack([learner.losses(model, validation) for model in models])
-        held_losses = of_each_subject(model_losses, validation.subjects).numpy()
+            losses_of_models = [learner.losses(model, validation) for model in models]
+        held_losses = of_each_subject(torch.stack(losses_of_models), validation.subjects).numpy()
     metric = objective.named[objective.main]
+    # Only a share, such as accuracy, can be averaged over clients by their numbers of examples.
     accuracies = [math.nan] * len(start.scores)
     if metric.share and metric.better == "greater":
         accuracies = [score.get(objective.main, math.nan) for score in start.scores]
@@ -469,6 +512,6 @@ def _result(
         trained=update is not None,
         updates=() if update is None else (update,),
         personal=own_model,
-        weight=weight,
+        weight=mixture_weight,
         held_losses=held_losses,
     )

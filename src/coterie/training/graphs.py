@@ -26,6 +26,7 @@ def recordable(learner: Learner, training: Training) -> bool:
         return False
     if not learner.objective.plain_classes:
         return False
+    # A replay needs that every layer keeps all that changes on the GPU.
     parts = list(learner.module.modules())
     # A BatchNorm without momentum reads its count of batches.
     counts_batches = any(getattr(part, "momentum", 0.0) is None for part in parts)
@@ -34,18 +35,11 @@ def recordable(learner: Learner, training: Training) -> bool:
     return all(type(part) in _ON_THE_GPU for part in parts)
 
 
+# Layers that keep all that changes on the GPU.
 _ON_THE_GPU = frozenset(
     {nn.Sequential, nn.Identity, nn.Flatten, nn.Unflatten, nn.Linear, nn.Embedding, nn.Dropout}
-    | {
-        nn.Conv1d,
-        nn.Conv2d,
-        nn.Conv3d,
-        nn.BatchNorm1d,
-        nn.BatchNorm2d,
-        nn.BatchNorm3d,
-        nn.LayerNorm,
-        nn.GroupNorm,
-    }
+    | {nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.LayerNorm, nn.GroupNorm}
+    | {nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d}
     | {nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d}
     | {nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d}
     | {nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.PReLU}
@@ -76,6 +70,7 @@ class Recorded:
     def __call__(self, *tensors: Tensor) -> None:
         """Call the function, or replay its graph for tensors of these shapes."""
         shapes = tuple(tensor.shape for tensor in tensors)
+        # Batches of other shapes, such as a shorter last one, have a graph of their own.
         if self.calls[shapes] == self.CALLS_BEFORE:
             self.graphs[shapes] = self.record(tensors)
         self.calls[shapes] += 1
@@ -83,6 +78,7 @@ class Recorded:
             self.function(*tensors)
             return
         graph, graph_inputs = self.graphs[shapes]
+        # A graph always reads the same memory, so the new tensors are copied there.
         for graph_input, tensor in zip(graph_inputs, tensors, strict=True):
             graph_input.copy_(tensor)
         graph.replay()
@@ -111,6 +107,7 @@ def used_once(module: nn.Module) -> bool:
     Args:
         module: The network.
     """
+    # A layer that is used twice, or a hook, may do in Python what a replay would not repeat.
     parts = [part for _, part in module.named_modules(remove_duplicate=False)]
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     if len(parts) != len(set(map(id, parts))):

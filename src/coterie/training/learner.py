@@ -52,6 +52,7 @@ class Learner:
         device: torch.device | str = "cpu",
         precision: str = "fp32",
     ) -> None:
+        # Where each parameter and buffer is in a row, and where the computations take place.
         self.layout = Layout(module)
         self.module = module.to(device)
         self.objective = objective
@@ -64,6 +65,7 @@ class Learner:
         self.at_once = BATCH_TO_MEASURE // (8 if self.large else 1)
         self.has_batchnorm, self.mixes = batchnorm(module)
         self.own_code = runs_own_code(module, objective, augment)
+        # The row of the loaded model; float32 parameters of the module are views of it.
         self.master = Master(module, self.layout, self.device, precision)
         self.parameters = [
             parameter for parameter in module.parameters() if parameter.requires_grad
@@ -71,13 +73,16 @@ class Learner:
         self.dense = DenseUpdates(
             module, list(zip(self.parameters, self.master.trainable, strict=True))
         )
+        # Buffers outside a row, such as counts of batches, start from the same values in every
+        # task.
         names_in_row = {piece.name for piece in self.layout.pieces}
-        # (owner, name, first values) of the buffers that are not part of a row.
+        # (owner, name, first values)
         self.first_buffers: list[tuple[nn.Module, str, Tensor]] = []
         for path, owner in module.named_modules():
             for name, buffer in owner._buffers.items():
                 if buffer is not None and f"{path}.{name}".lstrip(".") not in names_in_row:
                     self.first_buffers.append((owner, name, buffer.clone()))
+        # Pools that are on the device already, and memory that is used again and again.
         self._resident: dict[int, tuple[Tensor, Tensor]] = {}
         self._scratch: dict[tuple[str, torch.dtype], Tensor] = {}
 
@@ -137,6 +142,7 @@ class Learner:
         """The examples of a pool at ``positions``, on this device; and their targets if the pool has them, otherwise None."""
         if isinstance(pool, Items):
             inputs, targets = pool.batch(positions)
+            # Items read inputs and targets together.
             move = partial(Tensor.to, device=self.device)
             return mapped(move, inputs), mapped(move, targets)
         return mapped(numbers, self.selected(pool, positions)), None
@@ -193,40 +199,51 @@ class Learner:
         # Where the examples of a batch mix, each part needs batches of its own.
         if self.mixes and len(parts) > 1:
             return [self.sums(models, [single_part])[0] for single_part in parts]
-        move = partial(Tensor.to, device=self.device)
-        tallies_of_parts = [
-            [Tally(self.objective) for _ in part_targets] for _, _, part_targets in parts
-        ]
+        # One tally for each part and each of its targets.
+        tallies_of_parts: list[list[Tally]] = []
+        for _, _, part_targets in parts:
+            tallies_of_parts.append([Tally(self.objective) for _ in part_targets])
+        # Successive parts of one pool are measured together.
         pool_ids = [id(pool) for pool, _, _ in parts]
-        for _, parts_of_pool in groupby(range(len(parts)), key=pool_ids.__getitem__):
-            part_numbers = list(parts_of_pool)
-            pool = parts[part_numbers[0]][0]
-            # The examples of all these parts, each once, and where each part has its own.
-            all_positions, places_of_parts = distinct(
-                [parts[part_number][1] for part_number in part_numbers]
-            )
-            for batch_start, batch_stop, pool_targets, batch_outputs in self._outputs_of(
-                models, pool, all_positions
+        for _, part_numbers in groupby(range(len(parts)), key=pool_ids.__getitem__):
+            first_part, *other_parts = part_numbers
+            part_range = slice(first_part, first_part + 1 + len(other_parts))
+            self._tally_pool(models, parts[part_range], tallies_of_parts[part_range])
+        sums_of_parts: list[list[Sums]] = []
+        for part_tallies in tallies_of_parts:
+            sums_of_parts.append([score_tally.result() for score_tally in part_tallies])
+        return sums_of_parts
+
+    def _tally_pool(
+        self,
+        models: Sequence[Tensor],
+        parts: Sequence[Part],
+        tallies_of_parts: Sequence[Sequence[Tally]],
+    ) -> None:
+        """Add the scores of a model, or an ensemble, on parts of one pool to the tallies of each part."""
+        move = partial(Tensor.to, device=self.device)
+        pool = parts[0][0]
+        # The examples of all these parts, each once, and where each part has its own.
+        all_positions, places_of_parts = distinct([positions for _, positions, _ in parts])
+        for batch_start, batch_stop, pool_targets, batch_outputs in self._outputs_of(
+            models, pool, all_positions
+        ):
+            for part, part_tallies, part_places in zip(
+                parts, tallies_of_parts, places_of_parts, strict=True
             ):
-                for part_number, part_places in zip(part_numbers, places_of_parts, strict=True):
-                    is_in_batch = (batch_start <= part_places) & (part_places < batch_stop)
-                    positions_in_part = is_in_batch.nonzero().squeeze(1)
-                    if not len(positions_in_part):
-                        continue
-                    positions_in_batch = part_places[positions_in_part] - batch_start
-                    for score_tally, part_targets in zip(
-                        tallies_of_parts[part_number], parts[part_number][2], strict=True
-                    ):
-                        if part_targets is not None:
-                            batch_targets = rows(part_targets, positions_in_part)
-                        else:
-                            batch_targets = rows(pool_targets, positions_in_batch)
-                        batch_targets = mapped(move, batch_targets)
-                        score_tally.add(rows(batch_outputs, positions_in_batch), batch_targets)
-        return [
-            [score_tally.result() for score_tally in part_tallies]
-            for part_tallies in tallies_of_parts
-        ]
+                # Which examples of the part are in this batch, and where in each of the two.
+                is_in_batch = (batch_start <= part_places) & (part_places < batch_stop)
+                positions_in_part = is_in_batch.nonzero().squeeze(1)
+                if not len(positions_in_part):
+                    continue
+                positions_in_batch = part_places[positions_in_part] - batch_start
+                for score_tally, part_targets in zip(part_tallies, part[2], strict=True):
+                    if part_targets is not None:
+                        batch_targets = rows(part_targets, positions_in_part)
+                    else:
+                        batch_targets = rows(pool_targets, positions_in_batch)
+                    batch_targets = mapped(move, batch_targets)
+                    score_tally.add(rows(batch_outputs, positions_in_batch), batch_targets)
 
     def _outputs_of(
         self, models: Sequence[Tensor], pool: Batch, positions: Tensor
@@ -295,7 +312,8 @@ class Learner:
         """
         self.load(model_row)
         self.module.eval()
-        losses_of_batches: list[Tensor] = []  # (temperatures, examples) each
+        # The shape of each is (temperatures, examples).
+        losses_of_batches: list[Tensor] = []
         example_weights: list[Tensor] = []
         for batch_inputs, batch_targets, _ in self._in_order(examples):
             example_losses = self.objective.at_temperatures(
@@ -308,6 +326,7 @@ class Learner:
                 example_weights.append(example_losses.weights.float().cpu())
         if not losses_of_batches:
             return torch.zeros(0)
+        # One temperature serves all examples: the one with the lowest mean loss.
         losses_at_temperatures = weighted(
             torch.cat(losses_of_batches, 1), torch.cat(example_weights)
         )
@@ -378,10 +397,12 @@ class Learner:
         """
         self.load(model_row)
         self.module.train()
+        # Plain SGD may be faster on large dense layers.
         if not stages and pull_term is None and self.dense.gain(training):
             self._train_dense(self._batches(examples, training, generator), learning_rate)
             return self.master.row().to("cpu", copy=True)
         for positions, stage_training in staged(self.layout, training, stages):
+            # A stage trains some layers only, so gradients of others are not computed.
             parameters = [self.parameters[position] for position in positions]
             trained_values = [self.master.trainable[position] for position in positions]
             pulled_parameters = (
@@ -426,6 +447,7 @@ class Learner:
         Returns:
             The trained w and v, ``(d,)`` each, and α.
         """
+        # Optimisers change the rows of w and v in place; buffers have no gradient.
         shared_model = model_row.clone()
         own_part = own_row.clone()
         trainable = slice(0, self.layout.trainable)
@@ -441,9 +463,11 @@ class Learner:
                 gradient, _ = self._gradient_at(mixture, inputs, targets)
                 slope = float(gradient @ (own_part - shared_model)[trainable])
                 mixture_weight = min(max(mixture_weight - learning_rate * slope, 0.0), 1.0)
+            # Both gradients belong to the models before this step.
             shared_gradient, shared_after = self._gradient_at(shared_model, inputs, targets)
             mixture = mixture_weight * own_part + (1 - mixture_weight) * shared_model
             mixture_gradient, mixture_after = self._gradient_at(mixture, inputs, targets)
+            # One step of w, and one of v with α times the gradient at the mixture (Algorithm 1).
             step_shared([shared_gradient])
             step_own([mixture_weight * mixture_gradient])
             shared_model[buffers] = shared_after[buffers]
@@ -456,9 +480,7 @@ class Learner:
         """Gradient of a batch's loss by the parameters at ``model_row``, and the row with the buffers after the batch."""
         self.load(model_row)
         self.module.train()
-        gradient = torch.cat(
-            [part_gradient.reshape(-1) for part_gradient in self.gradients(inputs, targets)]
-        ).cpu()
+        gradient = _flattened(self.gradients(inputs, targets)).cpu()
         return gradient, self.master.row().to("cpu", copy=True)
 
     def _train_dense(self, batches: Iterable[tuple[Tensor, Tensor]], learning_rate: float) -> None:
@@ -479,6 +501,8 @@ class Learner:
         batch_size = training.batch or len(examples)
         gathers_whole_pass = _fits(examples)
         for pass_starts in passes(batch_starts(len(examples), training, self.min_batch), training):
+            # One gather for the pass, then batches are views; large examples are gathered batch by
+            # batch.
             if gathers_whole_pass:
                 inputs, targets = self.shuffled(examples, generator)
                 for batch_start in pass_starts:
@@ -524,10 +548,7 @@ class Learner:
                 continue
             loss = self.objective.loss(outputs, targets)
             gradients = torch.autograd.grad(loss, self.parameters, materialize_grads=True)
-            weighted_sum[: self.layout.trainable].add_(
-                torch.cat([part_gradient.reshape(-1) for part_gradient in gradients]),
-                alpha=batch_weight,
-            )
+            weighted_sum[: self.layout.trainable].add_(_flattened(gradients), alpha=batch_weight)
             total_weight += class_weight or 0.0
         return (weighted_sum / total_weight if total_weight else weighted_sum).cpu()
 
@@ -543,6 +564,11 @@ def inputs_of(module: nn.Module, layer: str) -> Iterator[list[Tensor]]:
         yield layer_inputs
     finally:
         hook_handle.remove()
+
+
+def _flattened(gradients: Sequence[Tensor]) -> Tensor:
+    """The gradients of all parameters as one row."""
+    return torch.cat([gradient.reshape(-1) for gradient in gradients])
 
 
 def _channels_last(tensor: Tensor) -> Tensor:
@@ -587,6 +613,7 @@ class PullToShared:
     ) -> tuple[float, list[Tensor]]:
         """The weight, and the tensors of ``toward`` for some of the trainable parameters."""
         leading_shape = self.toward.shape[:-1]
+        # Cut the row into the tensors of these parameters.
         pieces = [layout.pieces[position] for position in positions]
         return self.weight, [
             self.toward[..., piece.start : piece.stop].view(*leading_shape, *piece.shape).to(device)
@@ -612,12 +639,13 @@ def staged(
         yield list(range(tensor_count)), training
         return
     for stage in stages:
-        layout.mask(stage.layers)  # raises an error for an unknown layer
-        stage_positions = [
-            position
-            for position in range(tensor_count)
-            if layout.pieces[position].name.rpartition(".")[0] in stage.layers
-        ]
+        # This call raises an error for an unknown layer.
+        layout.mask(stage.layers)
+        stage_positions: list[int] = []
+        for position in range(tensor_count):
+            layer, _, _ = layout.pieces[position].name.rpartition(".")
+            if layer in stage.layers:
+                stage_positions.append(position)
         stage_training = training
         if stage.epochs is not None:
             stage_training = replace(training, epochs=stage.epochs, steps=None)
@@ -659,6 +687,7 @@ def stepper(
         pull_terms.append((training.proximal, sent_tensors))
     if pull_term is not None:
         pull_terms.append(pull_term)
+    # The optimiser sees the gradients with these terms, clipped.
     optimise = _optimiser(trained_tensors, training, learning_rate)
 
     @torch.no_grad()
@@ -685,9 +714,9 @@ def _clipped(gradients: Sequence[Tensor], max_norm: float, stacked: bool) -> lis
         norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
         scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
         return [gradient * scale for gradient in gradients]
-    norm = torch.stack(
-        [gradient.reshape(len(gradient), -1).norm(dim=1) for gradient in gradients]
-    ).norm(dim=0)
+    # The norm of each client's gradient, from the norms of its tensors.
+    norms_of_tensors = [gradient.reshape(len(gradient), -1).norm(dim=1) for gradient in gradients]
+    norm = torch.stack(norms_of_tensors).norm(dim=0)
     scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     return [gradient * scale.view(-1, *[1] * (gradient.dim() - 1)) for gradient in gradients]
 
@@ -737,11 +766,10 @@ def batch_starts(example_count: int, training: Training, min_batch: int) -> list
         ValueError: No batch is left.
     """
     batch_size = training.batch or example_count
-    all_starts = [
-        batch_start
-        for batch_start in range(0, example_count, batch_size)
-        if min(batch_size, example_count - batch_start) >= min_batch
-    ]
+    all_starts = list(range(0, example_count, batch_size))
+    # Only the last batch can be too small, unless every batch is.
+    while all_starts and min(batch_size, example_count - all_starts[-1]) < min_batch:
+        all_starts.pop()
     if not all_starts:
         description = "a batch of 1" if example_count > 1 else "a client with one training example"
         raise ValueError(f"{description} cannot train a model with BatchNorm")
@@ -794,13 +822,15 @@ class DenseUpdates:
         values_of: dict[int, Tensor] = {}
         for weight, float32_values in weights_and_values:
             is_plain = weight.is_cpu and not weight._backward_hooks
+            # A hook on a weight's gradient needs the gradient itself.
             if is_plain and float32_values.dtype == torch.float32:
                 values_of[id(weight)] = float32_values
         self.layers: list[tuple[nn.Linear, Tensor, Tensor]] = []
         for layer in module.modules():
             if type(layer) is not nn.Linear:
                 continue
-            weight_parameter = layer._parameters.get("weight")  # None if a hook computes it
+            # A weight that a hook computes is no parameter.
+            weight_parameter = layer._parameters.get("weight")
             if weight_parameter is None or id(weight_parameter) not in values_of:
                 continue
             if weight_parameter.numel() >= MIN_LAYER_WEIGHTS:
@@ -831,6 +861,7 @@ class DenseUpdates:
     def step(self, learning_rate: float) -> None:
         """Update the weights with the factors of the last backward pass."""
         for float32_values, layer_inputs, output_derivatives in self.held:
+            # W -= lr G^T X
             float32_values.addmm_(
                 output_derivatives.t().float(), layer_inputs.float(), alpha=-learning_rate
             )
@@ -922,10 +953,13 @@ MAX_HELD_NUMBERS = 2**24
 
 def batchnorm(module: nn.Module) -> tuple[bool, bool]:
     """Whether a module has BatchNorm, and whether the examples of a batch mix in tests, too, for lack of running statistics."""
-    norm_layers = [
-        part for part in module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)
-    ]
-    return bool(norm_layers), any(norm_layer.running_mean is None for norm_layer in norm_layers)
+    has_norm_layers = False
+    mixes_in_tests = False
+    for part in module.modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            has_norm_layers = True
+            mixes_in_tests = mixes_in_tests or part.running_mean is None
+    return has_norm_layers, mixes_in_tests
 
 
 def _joined(held: Sequence[tuple[Batch, Any]]) -> tuple[Batch, Any]:

@@ -50,6 +50,7 @@ class NeighbourMemory:
         cls, learner: Learner, model_row: Tensor, examples: Split, neighbours: Neighbours
     ) -> NeighbourMemory:
         """Remember some examples. Predictions that do not count, such as padding, are left out."""
+        # The features are the inputs of a layer, usually the last.
         parts = []
         for _, features, targets in learner.features_of(model_row, examples, neighbours.layer):
             is_counted = counted(targets)
@@ -118,6 +119,7 @@ def remembered(
         data: Its data, with the validation examples by which it chooses.
         neighbours: Settings.
     """
+    # With one weight there is nothing to choose.
     memory = NeighbourMemory.of(learner, model_row, data.train, neighbours)
     if len(neighbours.weights) == 1:
         return memory, neighbours.weights[0]
@@ -159,6 +161,7 @@ def chosen(by_neighbours: np.ndarray, by_model: np.ndarray, weights: Sequence[fl
     min_probability = np.finfo(np.float64).tiny
     mean_losses = []
     for weight in weights:
+        # The mean cross entropy of the mixture with this weight.
         mixture = weight * by_neighbours + (1 - weight) * by_model
         mean_losses.append(-np.log(np.maximum(mixture, min_probability)).mean())
     return 0.0 if np.isnan(mean_losses).any() else weights[int(np.argmin(mean_losses))]

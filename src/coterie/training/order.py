@@ -87,8 +87,15 @@ class Order:
     neighbours: Neighbours | None = None
 
     def __post_init__(self) -> None:
-        counts = (self.number, self.since, *self.ended.values(), self.sketch, *self.columns)
-        if not all(0 <= count < 2**63 for count in counts):
+        # Over Flower these numbers are 64-bit integers.
+        exchange_numbers = (
+            self.number,
+            self.since,
+            *self.ended.values(),
+            self.sketch,
+            *self.columns,
+        )
+        if not all(0 <= number < 2**63 for number in exchange_numbers):
             raise ValueError(
                 "the numbers of a task's part and of exchanges must be from 0 to 2^63 - 1"
             )
@@ -96,7 +103,7 @@ class Order:
             raise ValueError(
                 f"the maximum norm of an update must be positive and finite, got {self.clip}"
             )
-        if any(len(name) > MAX_PART_NAME for name in (self.part, *self.ended)):
+        if any(len(part_name) > MAX_PART_NAME for part_name in (self.part, *self.ended)):
             raise ValueError(f"the name of a part must have at most {MAX_PART_NAME} characters")
 
     @classmethod
@@ -123,9 +130,12 @@ class Order:
             number: The position of this part.
         """
         task = plan.tasks[client]
+        # The task may change the experiment's settings, such as the number of epochs or the
+        # learning rate.
         task_training = task.how(training)
         lr_round = key[2] if task.lr_round is None else task.lr_round
-        columns = range(d)[plan.columns or slice(None)]
+        # The columns of a model that the reply has, from the first to the one after the last.
+        column_range = range(d)[plan.columns or slice(None)]
         return cls(
             task=task,
             training=task_training,
@@ -136,7 +146,7 @@ class Order:
             number=number,
             sums=plan.need == "sums",
             sketch=plan.sketch or 0,
-            columns=(columns.start, columns.stop),
+            columns=(column_range.start, column_range.stop),
             hidden=plan.private.hides_choices,
             clip=plan.private.clip,
         )
@@ -207,6 +217,7 @@ class Job:
         """
         if order.half is None:
             return replace(self, order=order)
+        # Both halves are drawn by the seed of the whole task, so that they do not overlap.
         positions = halves(self.data.train, order.client_draws)[order.half]
         half_of_data = replace(self.data, train=self.data.train.at(positions))
         return replace(self, order=order, data=half_of_data)
@@ -270,5 +281,6 @@ class ClientResult:
         """The personal model, with the weight of a mixture behind it; None if it is not finite."""
         if self.personal is None:
             return None
+        # What is not finite is not stored: the client would start from it in every later exchange.
         values = with_weight(self.personal, self.weight)
         return values if values.isfinite().all() else None

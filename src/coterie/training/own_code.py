@@ -39,9 +39,11 @@ def runs_own_code(
         objective: The loss and the metrics.
         augment: The augmentation of training batches, or None.
     """
+    # The net is trusted if all of its layers are torch's or Coterie's and none has a hook.
     for part in module.modules():
         if not _is_trusted(type(part)) or any(getattr(part, hook_kind) for hook_kind in HOOKS):
             return True
+    # So are the metrics, the function that combines ensembles, the loss and the augmentation.
     metrics = set(map(id, METRICS.values()))
     if any(id(metric) not in metrics for metric in objective.named.values()):
         return True
@@ -100,6 +102,7 @@ def _search(
     holder: Any, name: str, depth: int, generators: Generators, visited_ids: set[int]
 ) -> None:
     """Add the generators that an object holds, to a depth, to a dict."""
+    # Objects may hold each other in a circle.
     if id(holder) in visited_ids:
         return
     visited_ids.add(id(holder))
@@ -113,40 +116,49 @@ def _search(
 def _parts(holder: Any) -> Iterator[tuple[str, Any]]:
     """The named parts of an object in which a generator may be."""
     if isinstance(holder, Mapping):
-        yield from ((str(key), value) for key, value in holder.items() if not _plain(value))
+        for key, value in holder.items():
+            if not _plain(value):
+                yield str(key), value
     elif isinstance(holder, list | tuple):
-        yield from (
-            (str(position), value)
-            for position, value in enumerate(holder[:100])
-            if not _plain(value)
-        )
+        # A long list holds examples, and generators would be among its first entries.
+        for position, value in enumerate(holder[:100]):
+            if not _plain(value):
+                yield str(position), value
     elif isinstance(holder, partial):
-        yield from (
-            ("function", holder.func),
-            ("arguments", holder.args),
-            ("arguments", holder.keywords),
-        )
-    elif hasattr(holder, "__code__"):  # a function
+        yield "function", holder.func
+        yield "arguments", holder.args
+        yield "arguments", holder.keywords
+    elif hasattr(holder, "__code__"):
+        # A function: the variables of its closure, the globals that it uses, and its defaults.
         code = holder.__code__
-        cells = zip(code.co_freevars, holder.__closure__ or (), strict=False)
-        yield from ((name, cell.cell_contents) for name, cell in cells if cell != type(cell)())
-        yield from (
-            (name, holder.__globals__[name]) for name in code.co_names if name in holder.__globals__
-        )
+        closure_cells = zip(code.co_freevars, holder.__closure__ or (), strict=False)
+        for name, cell in closure_cells:
+            # A variable that has no value yet has an empty cell.
+            if cell != type(cell)():
+                yield name, cell.cell_contents
+        for name in code.co_names:
+            if name in holder.__globals__:
+                yield name, holder.__globals__[name]
         yield "default", holder.__defaults__
-    elif hasattr(holder, "__func__"):  # a method of an object
-        yield from (("", holder.__self__), ("", holder.__func__))
+    elif hasattr(holder, "__func__"):
+        # A method of an object: the object, and the method's function.
+        yield "", holder.__self__
+        yield "", holder.__func__
     elif (
         isinstance(getattr(holder, "__dict__", None), dict)
         and not isinstance(holder, type)
         and not _is_module(holder)
     ):
-        yield from ((name, value) for name, value in vars(holder).items() if not _plain(value))
-        for method in ("__getitem__", "__call__", "forward"):  # variables that its code uses
-            if not _is_trusted(type(holder)) and hasattr(
-                getattr(type(holder), method, None), "__code__"
-            ):
-                yield "", getattr(type(holder), method)
+        # Any other object: its attributes, and the variables that its own methods use.
+        for name, value in vars(holder).items():
+            if not _plain(value):
+                yield name, value
+        if _is_trusted(type(holder)):
+            return
+        for method_name in ("__getitem__", "__call__", "forward"):
+            method = getattr(type(holder), method_name, None)
+            if hasattr(method, "__code__"):
+                yield "", method
 
 
 def _is_module(holder: Any) -> bool:
@@ -167,7 +179,7 @@ def states(generators: Generators) -> dict[str, Any]:
 
 def moved(generators: Generators, before: Mapping[str, Any]) -> str | None:
     """Return the name of the first generator that has drawn a number since :func:`states`; None if none has."""
-    return next(
-        (name for name, generator in generators.items() if state_of(generator) != before[name]),
-        None,
-    )
+    for name, generator in generators.items():
+        if state_of(generator) != before[name]:
+            return name
+    return None

@@ -43,6 +43,7 @@ class Master:
         parameters = dict(module.named_parameters())
         shared = _owned_twice(module)
         for piece in layout.pieces:
+            # The piece of the row with this tensor's values.
             values = self.flat[piece.start : piece.stop].view(piece.shape)
             parameter = parameters.get(piece.name)
             if parameter is None or parameter.dtype != torch.float32:
@@ -51,9 +52,11 @@ class Master:
                     self.trainable.append(parameter)
                 continue
             if precision == "bf16" and id(parameter) not in shared and _rounds(module, piece.name):
+                # The module computes with the rounded copy, and steps change the float32 values.
                 parameter.data = parameter.data.to(torch.bfloat16)
                 self.rounded.append((parameter, values))
             else:
+                # The parameter becomes a view of the row.
                 values.copy_(parameter.data)
                 parameter.data = values
                 values = parameter

@@ -51,14 +51,14 @@ def halves(data: Split, key: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     draws = generator(*key, 2)
     if data.subjects is None:
         shuffled = torch.randperm(len(data), generator=draws)
-        size = len(data) // 2
-        return shuffled[:size], shuffled[size : 2 * size]
+        half_size = len(data) // 2
+        return shuffled[:half_size], shuffled[half_size : 2 * half_size]
     # Subjects in random order are cut where the sizes of both sides are nearest to each other.
     subject_of_example, example_counts = _counted(data.subjects)
     subjects = torch.randperm(len(example_counts), generator=draws)
     ends = example_counts[subjects].cumsum(0)[:-1]
-    cut = 1 + int((2 * ends - len(data)).abs().argmin())
-    before_cut = torch.isin(subject_of_example, subjects[:cut])
+    cut_position = 1 + int((2 * ends - len(data)).abs().argmin())
+    before_cut = torch.isin(subject_of_example, subjects[:cut_position])
     # Of two cuts that are equally near, argmin always takes the first: so chance says which side
     # is the first half.
     swapped = bool(torch.randint(2, (), generator=draws))
@@ -80,26 +80,35 @@ def held_out(data: ClientData, share: float, seed: int, client: Client) -> Clien
         client: The client.
     """
     train = data.train
-    count = min(max(round(share * len(train)), 1), len(train) // 2)
-    if not share or len(data.validation) or not count:
+    # How many examples to hold out.
+    held_out_count = min(max(round(share * len(train)), 1), len(train) // 2)
+    if not share or len(data.validation) or not held_out_count:
         return data
     if train.spans is not None:
         subjects = None if train.subjects is None else train.subjects.numpy()
-        latest_and_earlier = latest(train.spans.numpy(), len(train) // 2, count, subjects)
+        latest_and_earlier = latest(train.spans.numpy(), len(train) // 2, held_out_count, subjects)
         if latest_and_earlier is None:
             return data
-        validation, remaining_positions = map(torch.from_numpy, latest_and_earlier)
-        return replace(data, train=train.at(remaining_positions), validation=train.at(validation))
+        # In order of time, the latest are held out.
+        held_out_positions, remaining_positions = map(torch.from_numpy, latest_and_earlier)
+        return replace(
+            data, train=train.at(remaining_positions), validation=train.at(held_out_positions)
+        )
     draws = generator(seed, Purpose.HOLDOUT, client)
+    # Without an order they are drawn: single examples, or whole subjects.
     if train.subjects is None:
         shuffled = torch.randperm(len(train), generator=draws)
-        validation = shuffled[:count].sort().values
-        remaining_positions = shuffled[count:].sort().values
+        held_out_positions = shuffled[:held_out_count].sort().values
+        remaining_positions = shuffled[held_out_count:].sort().values
     else:
-        validation, remaining_positions = _whole_subjects(train.subjects, count, draws)
-    if not len(validation):
+        held_out_positions, remaining_positions = _whole_subjects(
+            train.subjects, held_out_count, draws
+        )
+    if not len(held_out_positions):
         return data
-    return replace(data, train=train.at(remaining_positions), validation=train.at(validation))
+    return replace(
+        data, train=train.at(remaining_positions), validation=train.at(held_out_positions)
+    )
 
 
 def _counted(subjects: Tensor) -> tuple[Tensor, Tensor]:
@@ -109,17 +118,19 @@ def _counted(subjects: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _whole_subjects(
-    subjects: Tensor, count: int, generator: torch.Generator
+    subjects: Tensor, wanted_count: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Positions of about ``count`` examples of random subjects, at most half of all; and of the rest."""
     subject_of_example, example_counts = _counted(subjects)
     chosen_subjects: list[int] = []
-    examples = 0
+    held_out_count = 0
     for subject in torch.randperm(len(example_counts), generator=generator).tolist():
-        with_subject = examples + int(example_counts[subject])
-        if examples < count and 2 * with_subject <= len(subjects):
+        # A subject is taken if that is still needed, and at most half of all examples are then held
+        # out.
+        with_subject = held_out_count + int(example_counts[subject])
+        if held_out_count < wanted_count and 2 * with_subject <= len(subjects):
             chosen_subjects.append(subject)
-            examples = with_subject
+            held_out_count = with_subject
     is_held_out = torch.isin(subject_of_example, torch.tensor(chosen_subjects, dtype=torch.int64))
     return is_held_out.nonzero().squeeze(1), (~is_held_out).nonzero().squeeze(1)
 

@@ -48,6 +48,7 @@ def trial(world: World, seed: int = 0) -> None:
         UserError: Something does not fit; the sentence says what to change.
     """
     _check_contexts()
+    # Make the model, and a learner of it.
     with seeded(seed, Purpose.INIT, 0):
         module = _fresh_module(world)
     if isinstance(module, torch.jit.ScriptModule):
@@ -60,14 +61,17 @@ def trial(world: World, seed: int = 0) -> None:
         )
     try:
         learner = Learner(module, world.objective)
-    except ValueError as error:  # nothing to train, or parameters of another kind
+    except ValueError as error:
+        # There is nothing to train, or there are parameters of another kind.
         raise UserError(f"the model cannot be trained: {error}") from error
     _check_batches(world, learner)
     start = learner.layout.row(module)
     clients = sorted(world.clients)
     tried_clients = sorted({clients[0], clients[len(clients) // 2], clients[-1]})
-    if learner.large:  # its ten steps would take as long as a round
+    if learner.large:
+        # The ten steps of a large model would take as long as a round.
         tried_clients = clients[:1]
+    # Try the forward pass, the loss, the gradient and the metrics of each client, then a few steps.
     with seeded(0):
         trials = [_Trial(world, learner, client) for client in tried_clients]
         for client_trial in trials:
@@ -78,6 +82,7 @@ def trial(world: World, seed: int = 0) -> None:
             diverged = [
                 client for client in tried_clients if _diverges(world, learner, client, start)
             ]
+        # One client alone may diverge in real training, too; that all do is a mistake.
         if diverged == tried_clients:
             raise UserError(
                 f"the model of client {world.name(tried_clients[0])} has numbers that are not finite "
@@ -88,7 +93,8 @@ def trial(world: World, seed: int = 0) -> None:
 
 def _check_contexts() -> None:
     """Check that no context of the caller changes what training computes."""
-    if not torch.is_grad_enabled():  # inference_mode turns gradients off, too
+    if not torch.is_grad_enabled():
+        # torch.inference_mode turns gradients off, too.
         raise UserError(
             "gradients are off here, by torch.no_grad or torch.inference_mode: call this outside of it"
         )
@@ -104,7 +110,8 @@ def _fresh_module(world: World) -> torch.nn.Module:
         module = world.model()
     except UserError:
         raise
-    except Exception as error:  # the user's code can raise anything
+    except Exception as error:
+        # The user's code can raise anything.
         message = " ".join(str(error).split())[:200]
         raise UserError(
             f"the function that makes the model fails: {type(error).__name__}: {message}"
@@ -144,15 +151,18 @@ class _Trial:
         states_before = {
             holder_name: states(generators) for holder_name, generators in self.generators.items()
         }
+        # Read a few examples.
         with self.step("its first examples cannot be read"):
             inputs, targets = learner.batch(
                 examples, torch.arange(min(TRIAL_EXAMPLES, len(examples)))
             )
         self.keys = set(map(str, inputs)) if isinstance(inputs, Mapping) else set()
+        # The forward pass, and whether the labels fit its outputs.
         learner.module.train()
         with self.step(f"the model fails for inputs of {_form(inputs)}", self.hint):
             outputs = learner.outputs(learner.arranged(inputs))
         self.check_labels(outputs, targets)
+        # The loss, a mean that is finite, and its gradient.
         with (
             self.step(
                 f"the loss fails for outputs of {_form(outputs)} and targets of {_form(targets)}"
@@ -164,12 +174,14 @@ class _Trial:
         self.check_loss(loss, examples, counts=learner.objective.weight(outputs, targets) != 0)
         with self.step("the gradient of the loss fails"):
             torch.autograd.grad(loss, learner.parameters, materialize_grads=True)
+        # The metrics, and the augmentation.
         self.check_metrics(
             outputs.detach() if isinstance(outputs, torch.Tensor) else outputs, targets
         )
         if self.world.augment is not None:
             with self.step(f"the augmentation fails for inputs of {_form(inputs)}"):
                 self.world.augment(inputs, generator(0))
+        # No generator of the user's own may have drawn in these steps.
         for holder_name, generators in self.generators.items():
             if moved_generator := moved(generators, states_before[holder_name]):
                 raise UserError(
@@ -187,17 +199,16 @@ class _Trial:
             "the model": self.learner.module,
             "the loss": world.objective.loss,
         }
-        holders |= {
-            f"the metric {name}": metric.function for name, metric in world.objective.named.items()
-        }
+        for name, metric in world.objective.named.items():
+            holders[f"the metric {name}"] = metric.function
         holders["the augmentation"] = world.augment
         if isinstance(inputs, Items):
             holders |= {"the data set": inputs.dataset, "collate": inputs.collate}
-        return {
-            holder_name: own_generators(holder)
-            for holder_name, holder in holders.items()
-            if holder is not None
-        }
+        generators_of_holders: dict[str, Generators] = {}
+        for holder_name, holder in holders.items():
+            if holder is not None:
+                generators_of_holders[holder_name] = own_generators(holder)
+        return generators_of_holders
 
     def check_keys(self, first_trial: _Trial) -> None:
         """Check that the model receives the same arguments of this client and the first: some may have a default."""
@@ -211,12 +222,10 @@ class _Trial:
     @property
     def hint(self) -> str:
         """What to change if the model does not take its inputs."""
-        float_parameters = [
-            parameter
-            for parameter in self.learner.module.parameters()
-            if parameter.is_floating_point()
-        ]
-        other_types = {str(parameter.dtype) for parameter in float_parameters} - {"torch.float32"}
+        other_types: set[str] = set()
+        for parameter in self.learner.module.parameters():
+            if parameter.is_floating_point() and parameter.dtype != torch.float32:
+                other_types.add(str(parameter.dtype))
         if not other_types:
             return "its first layer must take such inputs"
         type_names = ", ".join(sorted(other_types))
@@ -229,7 +238,8 @@ class _Trial:
             yield
         except UserError:
             raise
-        except Exception as error:  # the user's code can raise anything
+        except Exception as error:
+            # The user's code can raise anything.
             message = " ".join(str(error).split())[:200]
             raise UserError(
                 f"{self.name}: {failure}: {type(error).__name__}: {message}{f'; {hint}' if hint else ''}"
@@ -271,6 +281,7 @@ class _Trial:
                 f"{self.name}: the model must have one output per class and target, {_form(targets)} targets need outputs "
                 f"{(*targets.shape, 'classes')}, got {tuple(outputs.shape)}"
             )
+        # All labels of the client, not only those of the tried examples.
         all_targets = self.data.train.targets
         labels = (all_targets if isinstance(all_targets, torch.Tensor) else targets).flatten()
         labels = labels[counted(labels)]
@@ -293,11 +304,9 @@ class _Trial:
     def check_loss(self, loss: Any, examples: Split, counts: bool) -> None:
         """Check that the loss is one finite number that depends on the model."""
         if not isinstance(loss, torch.Tensor) or loss.dim():
-            description = (
-                f"a tensor of shape {tuple(loss.shape)}"
-                if isinstance(loss, torch.Tensor)
-                else type(loss).__name__
-            )
+            description = type(loss).__name__
+            if isinstance(loss, torch.Tensor):
+                description = f"a tensor of shape {tuple(loss.shape)}"
             raise UserError(
                 f"the loss must be a tensor with one number, the mean over a batch, got {description}"
             )
@@ -305,7 +314,8 @@ class _Trial:
             raise UserError(
                 "the loss does not depend on a trainable parameter of the model: did its forward pass detach?"
             )
-        if counts and not torch.isfinite(loss):  # torch's mean over nothing is no number
+        if counts and not torch.isfinite(loss):
+            # Where nothing counts, torch's mean is no number, and that is no mistake.
             raise UserError(
                 f"the loss of {self.name} is {float(loss.detach())} before training: {_scale(examples, self.learner)}"
             )
@@ -318,6 +328,7 @@ class _Trial:
         with self.step(
             f"{failure} for outputs of {_form(outputs)} and targets of {_form(targets)}"
         ):
+            # On the tried examples first, then on some of the test examples.
             score_tally = Tally(objective)
             score_tally.add(outputs, targets)
             scores = objective.scores(score_tally.result())
@@ -350,6 +361,7 @@ def _diverges(world: World, learner: Learner, client: Client, model_row: torch.T
 
 def _scale(examples: Split, learner: Learner) -> str:
     """What to change if training diverges on these examples."""
+    # Look for the most common causes, the most certain first.
     inputs, targets = learner.batch(examples, torch.arange(min(256, len(examples))))
     float_tensors = [tensor for tensor in tensors(inputs) if tensor.is_floating_point()]
     if any(not torch.isfinite(tensor).all() for tensor in float_tensors):

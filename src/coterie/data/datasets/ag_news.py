@@ -121,7 +121,8 @@ def _articles(path: Path) -> list[Article]:
 
 
 def _sequences(articles: list[Article], token_of: dict[str, int], length: int, path: Path) -> Pool:
-    streams: dict[int, list[int]] = {}  # topic -> the tokens of its articles
+    # Topic -> the tokens of its articles.
+    streams: dict[int, list[int]] = {}
     # Join the articles of each topic.
     for topic, words in articles:
         stream = streams.setdefault(topic, [])
