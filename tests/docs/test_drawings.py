@@ -11,6 +11,7 @@ import pytest
 import coterie
 from tools.docs.drawings import idea
 from tools.docs.drawings.all_drawings import FIGURES, drawn
+from tools.docs.drawings.methods import METHOD_DRAWINGS
 
 ROOT = Path(__file__).parents[2]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -75,3 +76,8 @@ def test_the_idea_has_the_number_of_training_alone() -> None:
     accuracies = [scores["accuracy"] for scores in last.scores.values()]
     mean = sum(accuracies) / len(accuracies)
     assert round(mean, 3) == idea.ALONE_ACCURACY
+
+
+def test_every_method_has_a_picture() -> None:
+    cards = {path.stem for path in (ROOT / "docs" / "methods").glob("*.md")}
+    assert set(METHOD_DRAWINGS) == cards - {"index"}

@@ -13,6 +13,7 @@ from tools.docs.drawings.concepts import (
 )
 from tools.docs.drawings.idea import idea
 from tools.docs.drawings.logo import logos
+from tools.docs.drawings.methods import METHOD_DRAWINGS
 
 FIGURES = ROOT / "docs" / "figures"
 STATIC = ROOT / "docs" / "_static"
@@ -23,6 +24,7 @@ DRAWINGS = {
     "concept-groups": concept_groups,
     "concept-split-half": concept_split_half,
     "concept-auto": concept_auto,
+    **{f"method-{name}": draw for name, draw in METHOD_DRAWINGS.items()},
 }
 """Name of a file in docs/figures/ -> what draws it."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from tools.docs.drawings.canvas import SHARED, STROKE, STRONG, Drawing, Point, toward
+from tools.docs.drawings.canvas import SHARED, STROKE, STRONG, Drawing, Point, number, toward
 
 CLIENT = 9
 """Radius of a client."""
@@ -162,3 +163,50 @@ def tick(drawing: Drawing, x: float, y: float, colour: str = "c2", reach: float 
         colour=colour,
         width=STRONG,
     )
+
+
+def slider(
+    drawing: Drawing, x: float, y: float, length: float, share: float, label: str, colour: str
+) -> None:
+    """A mixture: the knob is at its share of the way from left to right, with a label above."""
+    drawing.line((x, y), (x + length, y), colour="line", width=5)
+    knob = x + length * share
+    drawing.line((x, y), (knob, y), colour=colour, width=5)
+    drawing.circle(knob, y, 8, fill="ground", stroke=colour, stroke_width=STRONG)
+    drawing.text(knob, y - 14, label, anchor="middle", bold=True)
+
+
+def spring(drawing: Drawing, x: float, y: float, length: float, colour: str = "quiet") -> None:
+    """A pull between two things at the same height."""
+    turns = 7
+    inner = [
+        (x + 8 + (length - 16) * (turn + 0.5) / turns, y + (6 if turn % 2 else -6))
+        for turn in range(turns)
+    ]
+    drawing.line((x, y), (x + 8, y), *inner, (x + length - 8, y), (x + length, y), colour=colour)
+
+
+def lock(drawing: Drawing, x: float, y: float) -> None:
+    """It does not change. Its body's middle is at (x, y)."""
+    drawing.path(f"M{x - 4} {y - 4} V{y - 8} A4 4 0 0 1 {x + 4} {y - 8} V{y - 4}", colour="text")
+    drawing.box(x - 7, y - 5, 14, 11, fill="text", radius=2)
+
+
+def cycle(drawing: Drawing, x: float, y: float, radius: float) -> None:
+    """Again and again: most of a circle, clockwise, with the head of an arrow."""
+    start, end = math.radians(-60), math.radians(200)
+    first = (x + radius * math.cos(start), y + radius * math.sin(start))
+    last = (x + radius * math.cos(end), y + radius * math.sin(end))
+    drawing.path(
+        f"M{number(first[0])} {number(first[1])} A{number(radius)} {number(radius)} 0 1 1 "
+        f"{number(last[0])} {number(last[1])}"
+    )
+    drawing.arrow(last, (last[0] + 5, last[1] - 10))
+
+
+def crowd(
+    drawing: Drawing, places: Sequence[Point], colours: Sequence[str], radius: float = CLIENT
+) -> None:
+    """Several clients, each with its colour."""
+    for (x, y), colour in zip(places, colours, strict=True):
+        client(drawing, x, y, colour, radius)

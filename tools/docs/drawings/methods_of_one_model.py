@@ -1,0 +1,265 @@
+"""Pictures of the methods with one model for all, with and without something of each client's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tools.docs.drawings.canvas import SHARED, STRONG, Drawing
+from tools.docs.drawings.method_sheet import MIDDLE, sheet
+from tools.docs.drawings.parts import (
+    bar,
+    between,
+    client,
+    crowd,
+    hull,
+    lock,
+    model,
+    slider,
+    spring,
+    step,
+    tick,
+)
+
+THREE = (70, 180, 290)
+"""Where three clients are, from the left."""
+
+
+def _weighted_mean(drawing: Drawing, weights: Sequence[float], radii: Sequence[float]) -> None:
+    """Arrows from three clients to the model, as strong as their weights."""
+    model(drawing, MIDDLE, 36, side=32)
+    for x, weight, radius in zip(THREE, weights, radii, strict=True):
+        client(drawing, x, 128, "c0", radius)
+        between(
+            drawing,
+            (x, 128),
+            (MIDDLE + (x - MIDDLE) / 6, 44),
+            gaps=(20, 14),
+            colour="c0",
+            width=1 + 6 * weight,
+        )
+
+
+def fedavg() -> Drawing:
+    """One model, the mean of what clients of different size have trained."""
+    drawing = sheet(
+        "FedAvg",
+        "the mean, weighted by examples",
+        "Three clients send their updates to one model. A client with more training examples has "
+        "a greater dot, a thicker arrow and a greater weight: 0.2, 0.5 and 0.3.",
+    )
+    _weighted_mean(drawing, (0.2, 0.5, 0.3), (9, 15, 11))
+    for x, y, words in ((88, 84, "0.2"), (202, 90, "0.5"), (272, 84, "0.3")):
+        drawing.text(x, y, words, anchor="middle")
+    return drawing
+
+
+def fedfa() -> Drawing:
+    """One model that looks to the clients that it fits badly."""
+    drawing = sheet(
+        "FedFA",
+        "where it is less accurate, more weight",
+        "Three clients send their updates to one model. The model is right on 90, 30 and 60 per "
+        "cent of their training examples, shown by bars. The less accurate it is, the thicker is "
+        "the client's arrow: the weights are 0.06, 0.66 and 0.28.",
+    )
+    _weighted_mean(drawing, (0.06, 0.66, 0.28), (9, 9, 9))
+    for x, accuracy in zip(THREE, (0.9, 0.3, 0.6), strict=True):
+        bar(drawing, x - 30, 148, 60, accuracy, SHARED)
+    for x, y, words in ((80, 84, "0.06"), (206, 90, "0.66"), (276, 84, "0.28")):
+        drawing.text(x, y, words, anchor="middle")
+    return drawing
+
+
+def independent() -> Drawing:
+    """Every client with its own model, and nothing between them."""
+    drawing = sheet(
+        "Independent",
+        "each trains alone, nothing is sent",
+        "Four clients in separate boxes, each with a model of its own colour. No arrow joins them.",
+    )
+    for x, colour in zip((60, 140, 220, 300), ("c0", "c1", "c2", "c3"), strict=True):
+        drawing.box(x - 32, 24, 64, 130, fill="panel", stroke="line")
+        model(drawing, x, 62, colour, side=30)
+        drawing.arrow((x, 110), (x, 84), colour=colour)
+        client(drawing, x, 128, colour)
+    return drawing
+
+
+def maxfl() -> Drawing:
+    """A global model of those whom it appeals to."""
+    drawing = sheet(
+        "MAXFL",
+        "those it appeals to share, others do not",
+        "Three clients that find the global model appealing share it. Two others train their own "
+        "models alone.",
+    )
+    hull(drawing, 20, 24, 190, 132, SHARED)
+    model(drawing, 115, 54, side=30)
+    for x in (55, 115, 175):
+        between(drawing, (x, 134), (115 + (x - 115) / 3, 62), gaps=(13, 14), both=True)
+        client(drawing, x, 134, "c0")
+    for x, colour in ((252, "c1"), (312, "c3")):
+        drawing.box(x - 25, 24, 50, 132, fill="panel", stroke="line")
+        model(drawing, x, 62, colour, side=26)
+        client(drawing, x, 134, colour)
+        drawing.arrow((x, 118), (x, 82), colour=colour)
+    return drawing
+
+
+def fedper() -> Drawing:
+    """A shared body and a last layer of each client's own."""
+    drawing = sheet(
+        "FedPer",
+        "a shared body, a last layer of one's own",
+        "The server has the lower two layers of the model. Each of three clients has these and a "
+        "last layer of its own colour, which it never sends.",
+    )
+    _body(drawing, MIDDLE, 42, 36)
+    for x, colour in zip(THREE, ("c0", "c1", "c2"), strict=True):
+        between(drawing, (x, 122), (MIDDLE + (x - MIDDLE) / 5, 54), gaps=(24, 12), both=True)
+        model(drawing, x, 122, head=colour, side=32)
+        client(drawing, x, 154, colour, 7)
+    return drawing
+
+
+def _body(drawing: Drawing, x: float, y: float, side: float) -> None:
+    """The shared layers of a model, without the last one."""
+    gap = side / 12
+    layer = (side - 2 * gap) / 3
+    drawing.box(
+        x - side / 2, y - side / 2, side, layer, stroke="quiet", radius=side / 10, dashed=True
+    )
+    for row in (1, 2):
+        drawing.box(
+            x - side / 2,
+            y - side / 2 + row * (layer + gap),
+            side,
+            layer,
+            fill=SHARED,
+            radius=side / 10,
+        )
+
+
+def fedrep() -> Drawing:
+    """First the head is trained, then the body."""
+    drawing = sheet(
+        "FedRep",
+        "first its own head, then the shared body",
+        "A client's round in two steps. First only its last layer, the head, is trained, and the "
+        "body is locked. Then only the body is trained, and the head is locked. The body's update "
+        "goes to the server.",
+    )
+    for numeral, x in enumerate((92, 240)):
+        step(drawing, x - 54, 38, numeral + 1)
+        model(drawing, x, 84, head="c0", side=60)
+    drawing.box(56, 48, 72, 25, stroke="accent", stroke_width=STRONG)
+    lock(drawing, 140, 96)
+    drawing.text(92, 140, "head", anchor="middle", bold=True)
+    drawing.arrow((158, 84), (192, 84))
+    drawing.box(204, 74, 72, 46, stroke="accent", stroke_width=STRONG)
+    lock(drawing, 288, 64)
+    drawing.text(240, 140, "body", anchor="middle", bold=True)
+    drawing.arrow((284, 96), (336, 96), width=2.5)
+    drawing.text(310, 120, "sent", anchor="middle", colour="quiet")
+    return drawing
+
+
+def fedbabu() -> Drawing:
+    """A head that stays as it was drawn, and fine-tuning of everything at the clients."""
+    drawing = sheet(
+        "FedBABU",
+        "the head waits, then all is fine-tuned",
+        "The clients train the shared model's lower layers together; its last layer is locked at "
+        "its first random values. Then each of three clients fine-tunes the whole model for "
+        "itself, which gives it a model of its own colour.",
+    )
+    model(drawing, 84, 86, head="text", side=60)
+    lock(drawing, 132, 68)
+    drawing.text(84, 144, "trained by all", anchor="middle")
+    for y, colour in zip((42, 90, 138), ("c0", "c1", "c2"), strict=True):
+        between(drawing, (120, 90), (270, y), gaps=(32, 24))
+        model(drawing, 272, y, colour, side=30)
+        client(drawing, 316, y, colour)
+    return drawing
+
+
+def ditto() -> Drawing:
+    """An own model between the client's data and the shared model."""
+    drawing = sheet(
+        "Ditto",
+        "its own model, held near the shared one",
+        "The client's own model v is trained towards the client's data, and a spring of strength "
+        "lambda pulls it to the shared model w.",
+    )
+    model(drawing, 56, 84, side=46)
+    drawing.text(56, 132, "w", anchor="middle", italic=True, size=16)
+    spring(drawing, 88, 84, 72)
+    drawing.text(124, 66, "λ", anchor="middle", italic=True, size=16)
+    model(drawing, 192, 84, "c0", side=46)
+    drawing.text(192, 132, "v", anchor="middle", italic=True, size=16)
+    drawing.arrow((224, 84), (286, 84), colour="c0", width=STRONG)
+    client(drawing, 310, 84, "c0", 13)
+    drawing.text(310, 132, "its data", anchor="middle")
+    return drawing
+
+
+def apfl() -> Drawing:
+    """A mixture of both models, whose weight the client learns."""
+    drawing = sheet(
+        "APFL",
+        "a mixture whose weight is learned",
+        "Two clients each mix the shared model w with their own model v. A slider shows the "
+        "weight alpha of the own model, which each client learns: small at the one, great at the "
+        "other.",
+    )
+    drawing.text(56, 30, "shared w", anchor="middle")
+    drawing.text(304, 30, "own v", anchor="middle")
+    for y, share, colour in ((74, 0.25, "c0"), (134, 0.8, "c1")):
+        model(drawing, 56, y, side=36)
+        model(drawing, 304, y, colour, side=36)
+        slider(drawing, 96, y + 6, 168, share, "α", colour)
+    return drawing
+
+
+def knn_per() -> Drawing:
+    """The nearest examples that the client remembers, mixed with the shared model."""
+    drawing = sheet(
+        "kNN-Per",
+        "mixed with one's own nearest examples",
+        "On the left, examples of two classes that a client remembers, by their features; a ring "
+        "around a new input holds its nearest ones. On the right, the shared model. A slider "
+        "between them is the weight lambda of the neighbours.",
+    )
+    drawing.box(18, 20, 140, 138, fill="panel", stroke="line")
+    first = ((44, 46), (66, 62), (40, 84), (72, 92), (90, 57))
+    second = ((98, 130), (124, 108), (136, 136), (128, 74), (140, 96))
+    crowd(drawing, first, ("c0",) * 5, 5)
+    crowd(drawing, second, ("c1",) * 5, 5)
+    drawing.circle(84, 78, 33, stroke="text", dashed=True)
+    drawing.text(84, 83, "?", anchor="middle", bold=True, size=16)
+    slider(drawing, 176, 100, 76, 0.4, "λ", "accent")
+    model(drawing, 302, 94, side=50)
+    drawing.text(302, 142, "shared", anchor="middle")
+    return drawing
+
+
+def tuned() -> Drawing:
+    """A method's model and what a client makes of it: the better one on held-out data serves."""
+    drawing = sheet(
+        "Tuned",
+        "the better of two on held-out examples",
+        "A client trains the model of any method further, to a personal model. Below, bars show "
+        "the loss of both on held-out examples: that of the personal model is lower, so that it "
+        "serves the client.",
+    )
+    model(drawing, 92, 62, side=46)
+    drawing.arrow((128, 62), (228, 62), width=STRONG, colour="c0")
+    drawing.text(178, 50, "trains on", anchor="middle")
+    model(drawing, 268, 62, "c0", side=46)
+    drawing.text(16, 128, "loss", colour="quiet")
+    bar(drawing, 56, 118, 84, 0.85, SHARED, 10)
+    bar(drawing, 226, 118, 84, 0.5, "c0", 10)
+    drawing.text(98, 152, "any method's", anchor="middle")
+    drawing.text(268, 152, "personal", anchor="middle")
+    tick(drawing, 328, 122)
+    return drawing
