@@ -3,7 +3,7 @@
 #   documents, their code and the generators of their tables). Slow tests: all methods in all engines, processes of Flower, a browser.
 # make studies: lists what is recorded of the papers' experiments and how long the rest takes, runs what is missing of the small
 #   scale, and makes their pages and figures anew.
-# make attack: attempts to break what docs/trust.md promises, with a seed and a budget of time (ATTACK_ARGS).
+# make attack: attempts to break what docs/deploy/threat-model.md promises, with a seed and a budget of time (ATTACK_ARGS).
 # make docs: the documentation site, in build/docs.
 # make bench: speed beside a plain loop and Flower's simulation; the documents' tables of it are made anew.
 PYTHON ?= python3

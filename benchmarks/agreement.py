@@ -4,7 +4,7 @@
 
 For every world and seed, split-half runs at its defaults for 20 rounds. FedAvg runs for ten and is
 asked for a suggestion; split-half then runs with the options that this prints, in the same world.
-Last, the run of split-half itself is asked. The page docs/suggest.md quotes the table.
+Last, the run of split-half itself is asked. The page docs/research/thresholds.md quotes the table.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 For every world and seed FedAvg runs for ten rounds and is asked for a suggestion. Then each method
 runs in the same world with the settings suggested: once more from the same first model, with draws
 of its own, and from another first model; and with its defaults. A row per world and method; the
-page docs/suggest.md quotes the table.
+page docs/research/thresholds.md quotes the table.
 """
 
 import json

@@ -1,6 +1,6 @@
 """The documentation site: ``make docs`` builds it into build/docs with Sphinx. The pages stay plain Markdown.
 
-What is special here: the sidebar is read from the index pages (navigation.py), settings are tables
+What is special here: the sidebar is read from the index pages (tools/docs/navigation.py), settings are tables
 made from the fields they are, and links out of docs/ lead to a page of the reference, to a copy of
 the file, or are left out.
 """
@@ -8,6 +8,7 @@ the file, or are left out.
 from __future__ import annotations
 
 import inspect
+import os
 import pkgutil
 import re
 import sys
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import latex2mathml.converter
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
@@ -39,8 +41,9 @@ author = "The Coterie authors"
 version = release = coterie.__version__
 project_copyright = author
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton"]
 exclude_patterns = ["results"]
+myst_enable_extensions = ["dollarmath"]
 nb_execution_mode = "off"  # the notebook is shown as it is committed; a test runs it
 myst_heading_anchors = 4
 autodoc_inherit_docstrings = False
@@ -52,8 +55,17 @@ python_maximum_signature_line_length = 100
 
 html_theme = "furo"
 html_title = f"Coterie {release}"
+html_math_renderer = "mathml"
 html_static_path = ["_static"]
 html_css_files = ["coterie.css"]
+html_favicon = "_static/favicon.svg"
+html_theme_options = {
+    "light_logo": "logo.svg",
+    "dark_logo": "logo-dark.svg",
+    "light_css_variables": {"color-brand-primary": "#005ea8", "color-brand-content": "#005ea8"},
+    "dark_css_variables": {"color-brand-primary": "#7cc0f5", "color-brand-content": "#7cc0f5"},
+}
+copybutton_exclude = ".linenos, .gp, .go"  # prompts and output of Python sessions are not copied
 html_show_search_summary = False  # would be fetched, which browsers refuse to pages that are files
 html_show_sourcelink = False
 html_show_sphinx = False
@@ -91,11 +103,37 @@ def add_toctrees(app: Sphinx, docname: str, source: list[str]) -> None:
         source[0] += navigation.directives(docname, source[0])
 
 
-def add_contributing(app: Sphinx, docname: str, source: list[str]) -> None:
-    """CONTRIBUTING.md is a page of the site; in docs/ there is just a link to it."""
-    if docname == "contributing":
-        app.env.note_dependency(ROOT / "CONTRIBUTING.md")
-        source[0] = (ROOT / "CONTRIBUTING.md").read_text().replace("](docs/", "](")
+PAGES_OF_THE_ROOT = {
+    "changes": "CHANGELOG.md",
+    "contributing": "CONTRIBUTING.md",
+    "security": "SECURITY.md",
+}
+"""Page of the site -> the file in the root of the repository that it shows. In docs/ there is just a link to it."""
+
+
+def add_page_of_the_root(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Show a file of the root of the repository as a page of the site."""
+    if docname in PAGES_OF_THE_ROOT:
+        file = ROOT / PAGES_OF_THE_ROOT[docname]
+        app.env.note_dependency(file)
+        source[0] = file.read_text().replace("](docs/", "](").replace("](notes/", "](../notes/")
+
+
+# -- formulas
+# ------------------------------------------------------------------------------------------------------------
+
+
+def inline_formula(translator: Any, node: nodes.math) -> None:
+    """A formula within a line, as MathML: browsers set it without a script and without a network."""
+    translator.body.append(latex2mathml.converter.convert(node.astext()))
+    raise nodes.SkipNode
+
+
+def displayed_formula(translator: Any, node: nodes.math_block) -> None:
+    """A formula on lines of its own."""
+    formula = latex2mathml.converter.convert(node.astext(), display="block")
+    translator.body.append(f'<div class="formula">{formula}</div>\n')
+    raise nodes.SkipNode
 
 
 # -- docstrings
@@ -204,7 +242,9 @@ def skip(app: Sphinx, what: str, name: str, thing: Any, skipped: bool, options: 
 
 PAGES = {
     ROOT / "README": "index",
+    ROOT / "CHANGELOG": "changes",
     ROOT / "CONTRIBUTING": "contributing",
+    ROOT / "SECURITY": "security",
     **{
         ROOT / "src/coterie" / name: f"reference/{name}"
         for name in ("clustering", "methods", "boundary")
@@ -212,11 +252,28 @@ PAGES = {
 }
 """What is linked to, without a suffix -> the page that has what it says."""
 
+NOTES = ROOT / "notes"
+PAGE_OF_NOTE = {
+    NOTES / "never-worse": "evidence/regret",
+    NOTES / "split-half": "evidence/split-half",
+    NOTES / "studies": "evidence/replications",
+}
+"""A note, or a folder of notes -> the page of results that sums it up. Notes are not on the site."""
+
+
+def page_for(path: Path) -> str | None:
+    """The page of the site that stands for a file outside of docs/, given without its suffix; None if there is none."""
+    for note, page in PAGE_OF_NOTE.items():
+        if path.is_relative_to(note):
+            return page
+    return PAGES.get(path)
+
 
 class LinksOut(SphinxTransform):
     """Links out of docs/: to the page that stands for it where there is one; to another folder, just the text.
 
-    Links to other files are MyST's: they lead to a copy of the file.
+    Links to other files are MyST's: they lead to a copy of the file. The page of results that sums
+    up a note links to a copy of the note.
     """
 
     default_priority = 5
@@ -227,10 +284,27 @@ class LinksOut(SphinxTransform):
             if link.get("reftype") != "myst":
                 continue
             path = (here / link["reftarget"]).resolve()
-            if path in PAGES:
-                link.attributes.update(refdomain="doc", reftarget=PAGES[path], reftargetid=None)
+            page = page_for(path)
+            if page == self.env.docname:
+                file = os.path.relpath(path.with_suffix(".md"), here)
+                copy = addnodes.download_reference("", "", *link.children, reftarget=file)
+                copy["refdoc"] = page
+                link.replace_self(copy)
+            elif page is not None:
+                link.attributes.update(refdomain="doc", reftarget=page, reftargetid=None)
             elif path.is_dir():
                 link.replace_self(nodes.inline("", "", *link.children))
+
+
+class Doors(SphinxTransform):
+    """The first table of the first page has the class ``doors``: its cells are shown as cards."""
+
+    default_priority = 5
+
+    def apply(self, **_: Any) -> None:
+        if self.env.docname == "index":
+            table = next(self.document.findall(nodes.table))
+            table["classes"].append("doors")
 
 
 def back_links(
@@ -274,9 +348,11 @@ def documented_constants(app: Sphinx) -> None:
 def setup(app: Sphinx) -> None:
     app.connect("builder-inited", documented_constants)
     app.connect("source-read", add_toctrees)
-    app.connect("source-read", add_contributing)
+    app.connect("source-read", add_page_of_the_root)
+    app.add_html_math_renderer("mathml", (inline_formula, None), (displayed_formula, None))
     app.connect("autodoc-process-signature", signature)
     app.connect("autodoc-process-docstring", docstring)
     app.connect("autodoc-skip-member", skip)
     app.connect("html-page-context", back_links)
     app.add_transform(LinksOut)
+    app.add_transform(Doors)

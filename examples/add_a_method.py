@@ -2,7 +2,7 @@
 
     python examples/add_a_method.py
 
-docs/add-a-method.md goes through it piece by piece.
+docs/research/add-a-method.md goes through it piece by piece.
 """
 
 from collections.abc import Mapping

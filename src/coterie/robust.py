@@ -6,7 +6,7 @@ clients, so there they are on, in a form that compares like with like: an update
 of as many local steps would send.
 
 All engines apply the limits before anything is averaged or compared, and record whatever they
-change. docs/adversaries.md has measurements of their effect.
+change. docs/deploy/hostile.md has measurements of their effect.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ cannot choose it."""
 NORMS = 25.0
 """The usual limit, in norms of what a client of as many steps would send. An app that trains in its
 own way may make 20 times as many passes as the server supposes, and honest clients of the same
-number of steps differ by up to 7 times (docs/adversaries.md)."""
+number of steps differ by up to 7 times (docs/deploy/hostile.md)."""
 
 REFUSAL_FACTOR = 20.0
 """An update that is longer than its limit by this factor is refused, and not only scaled down. The

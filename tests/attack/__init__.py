@@ -2,7 +2,7 @@
 
 A module of this package is one subject (run directories, replies over Flower, ...). It has
 
-- ``POINTS``: name of a row in docs/trust.md -> one sentence that says what is promised;
+- ``POINTS``: name of a row in docs/deploy/threat-model.md -> one sentence that says what is promised;
 - ``attempts(rng, folder)``: an endless, seeded iterator of :class:`Attempt`; ``folder`` is empty
   and its own.
 

@@ -125,7 +125,7 @@ def test_one_hostile_client_of_twenty_ruins_nobody(name: str, kind: str) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_no_method_loses_accuracy_to_one_hostile_client(name: str) -> None:
-    """``docs/adversaries.md`` has the means of several seeds, and more attacks."""
+    """``docs/deploy/hostile.md`` has the means of several seeds, and more attacks."""
     # Seeds of a net with a random head differ by more than the margin.
     seeds = range(3 if name == "fedbabu" else 1)
 

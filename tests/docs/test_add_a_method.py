@@ -88,7 +88,7 @@ def test_the_example_prints_what_its_page_shows(capsys: pytest.CaptureFixture[st
         "groups ((0, 5, 6, 10, 17), (1, 3, 12, 13, 14), (2, 4, 9, 11, 16), (7, 8, 15, 18, 19))"
         in printed
     )
-    page = (ROOT / "docs" / "add-a-method.md").read_text()
+    page = (ROOT / "docs" / "research" / "add-a-method.md").read_text()
     assert without_numbers(f"$ python examples/add_a_method.py\n{printed}```\n") in without_numbers(
         page
     )
@@ -101,7 +101,7 @@ def test_a_recorded_run_is_explained_and_drawn_by_its_criteria(tmp_path: Path) -
     for _ in run.rounds():
         pass
     shown = (
-        (ROOT / "docs" / "add-a-method.md")
+        (ROOT / "docs" / "research" / "add-a-method.md")
         .read_text()
         .partition("explain` prints:")[2]
         .split("```")[1]
@@ -118,14 +118,14 @@ def test_a_recorded_run_is_explained_and_drawn_by_its_criteria(tmp_path: Path) -
 
 
 def test_the_page_shows_the_whole_method() -> None:
-    page = (ROOT / "docs" / "add-a-method.md").read_text()
+    page = (ROOT / "docs" / "research" / "add-a-method.md").read_text()
     for name, function in inspect.getmembers(example.KMeansFL, inspect.isfunction):
         if not name.startswith("__"):
             assert textwrap.dedent(inspect.getsource(function)) in page, name
 
 
 def test_a_wrong_setting_is_told_as_the_page_says() -> None:
-    page = (ROOT / "docs" / "add-a-method.md").read_text()
+    page = (ROOT / "docs" / "research" / "add-a-method.md").read_text()
     with pytest.raises(UserError) as told:
         example.KMeansFL(groups=0)
     assert f"*{told.value}*" in page

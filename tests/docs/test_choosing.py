@@ -14,7 +14,7 @@ from documents import ROOT, anchors
 
 from coterie import METHODS
 
-PAGE = (ROOT / "docs" / "choosing.md").read_text()
+PAGE = (ROOT / "docs" / "sites" / "choosing.md").read_text()
 
 
 @pytest.fixture(name="tables")

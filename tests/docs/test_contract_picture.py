@@ -19,7 +19,8 @@ def test_it_has_words_for_who_cannot_see_it() -> None:
     named = {PICTURE.find(f"{SVG}{tag}").get("id") for tag in ("title", "desc")}  # type: ignore[union-attr]
     assert named == set(PICTURE.get("aria-labelledby", "").split())
     assert re.search(
-        r"!\[[^\]]{80,}\]\(figures/contract\.svg\)", (DOCS / "contract.md").read_text()
+        r"!\[[^\]]{80,}\]\(\.\./figures/contract\.svg\)",
+        (DOCS / "reference" / "contract.md").read_text(),
     )
 
 
@@ -49,7 +50,7 @@ def test_it_shows_every_function_that_a_method_must_have() -> None:
     }
     assert functions == {"init", "plan", "step", "assignment", "explain"}
     assert all(f"{name}(" in words for name in functions)
-    page = (DOCS / "contract.md").read_text()
+    page = (DOCS / "reference" / "contract.md").read_text()
     optional = {
         name
         for name in vars(Admits)

@@ -51,7 +51,11 @@ def blocks(page: str, *kinds: str) -> Iterator[tuple[str, str]]:
 
 
 def test_generated_parts_are_up_to_date() -> None:
-    stale = [page for page, text in PAGES.items() if generate.regenerated(text) != text]
+    stale = [
+        page
+        for page, text in PAGES.items()
+        if generate.regenerated(text, (ROOT / page).parent) != text
+    ]
     assert not stale, "python tools/docs/generate.py makes them anew"
 
 
@@ -269,7 +273,7 @@ def calls() -> list[tuple[str, str]]:
 
 
 def test_commands_are_found() -> None:
-    assert ("docs/tutorial.md", "coterie compare runs/swap runs/slow") in calls()
+    assert ("docs/start/quickstart.md", "coterie compare runs/swap runs/slow") in calls()
     assert len({page for page, _ in calls()}) > 8
 
 
@@ -367,12 +371,14 @@ def python(page: str, content: str, module: types.ModuleType) -> None:
             exec(compile(content, page, "exec"), vars(module))
 
 
-LONG = ("docs/tracking.md",)
+LONG = ("docs/research/tracking.md",)
 """Pages whose blocks take more than a few seconds."""
 
 
 CODE = [
-    page for page in PAGES if page != "docs/data.md" and any(blocks(page, "python", "toml", "sh"))
+    page
+    for page in PAGES
+    if page != "docs/reference/data.md" and any(blocks(page, "python", "toml", "sh"))
 ]
 
 
@@ -383,7 +389,7 @@ def test_every_block_of_code_runs(
     page: str, module: types.ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     called = play(page, module)
-    if page == "docs/tutorial.md":
+    if page == "docs/start/quickstart.md":
         assert {"run", "resume", "compare", "export", "methods", "scenarios"} == set(called)
 
 
@@ -414,9 +420,13 @@ def test_every_link_leads_somewhere() -> None:
     assert [link for link in inside if not leads_somewhere(*link)] == []
 
 
+EVIDENCE = [page for page in PAGES if page.startswith("docs/evidence/")]
+
+
 def test_every_page_is_linked_from_the_index_or_the_readme() -> None:
     linked = set()
-    for page in ("README.md", "docs/index.md", "docs/studies/index.md"):
+    notes = [page for page in PAGES if page.startswith("notes/")]
+    for page in ("README.md", "docs/index.md", *notes, *EVIDENCE):
         for target in re.findall(r"\]\(([^)\s#]+)", PAGES[page]):
             linked.add(str(((ROOT / page).parent / target).resolve()))
     assert not [page for page in PAGES if page != "README.md" and str(ROOT / page) not in linked]
@@ -450,7 +460,7 @@ def test_every_method_has_a_card_with_every_setting(method: str) -> None:
 
 
 def test_every_scenario_data_set_partition_and_shift_is_listed() -> None:
-    page = PAGES["docs/data.md"]
+    page = PAGES["docs/reference/data.md"]
     for name in (*SCENARIOS, *DATASETS, *PARTITIONS, *SHIFTS):
         assert f"`{name}`" in page, name
 
@@ -466,11 +476,11 @@ def test_every_scenario_that_is_named_exists() -> None:
 def test_every_field_of_a_recorded_round_is_explained() -> None:
     (done,) = run("cfl", "synthetic/groups", rounds=1, workers=1)
     for field in line_of_round(done):
-        assert f"`{field}`" in PAGES["docs/runs.md"], field
+        assert f"`{field}`" in PAGES["docs/reference/runs.md"], field
 
 
 def test_every_command_and_option_is_listed() -> None:
-    page = PAGES["docs/commands.md"]
+    page = PAGES["docs/reference/commands.md"]
     for name, own in parser()[1].items():
         assert f"\n## coterie {name}\n" in page
         for option in own.options():
@@ -490,12 +500,14 @@ def test_no_path_of_one_machine() -> None:
     ] == []
 
 
+LINK_TARGET = re.compile(r"\]\([^)\s]*\)")
+
+
 def test_lines_are_not_too_long() -> None:
-    prose = [
-        (page, line)
-        for page, text in PAGES.items()
-        for line in generate.MARKER.sub("", text).splitlines()
-    ]
-    assert [
-        (page, line) for page, line in prose if len(line) > 125 and not line.startswith("|")
-    ] == []
+    """Where links lead to does not count."""
+    long_lines = []
+    for page, text in PAGES.items():
+        for line in generate.MARKER.sub("", text).splitlines():
+            if len(LINK_TARGET.sub("]", line)) > 125 and not line.startswith("|"):
+                long_lines.append((page, line))
+    assert long_lines == []

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 from documents import ROOT, anchors, load
 
-PAGE = (ROOT / "docs" / "published.md").read_text()
+PAGE = (ROOT / "docs" / "research" / "published-code.md").read_text()
 
 
 @pytest.fixture(name="tables")

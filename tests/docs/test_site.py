@@ -31,7 +31,7 @@ navigation = load("tools/docs/navigation.py", "docs_navigation")
 
 
 def test_every_page_is_in_the_sidebar() -> None:
-    """A page is entered in docs/index.md or docs/studies/index.md: a link that begins a list item or a table's row."""
+    """A page is entered in docs/index.md or another index page: a link that begins a list item or a table's row."""
     paths = [
         path
         for kind in ("*.md", "*.ipynb")
@@ -39,7 +39,7 @@ def test_every_page_is_in_the_sidebar() -> None:
         if DOCS / "results" not in path.parents
     ]
     pages = {str(path.relative_to(DOCS).with_suffix("")): path.read_text() for path in paths}
-    assert "studies/cfl-fig5" in pages
+    assert "sites/choosing" in pages
     assert {*pages} - navigation.reached(pages) == set()
 
 
@@ -179,7 +179,7 @@ def test_the_site_builds_strictly_and_is_whole(tmp_path: Path) -> None:
     assert built.returncode == 0, built.stderr
 
     pages = {path: parsed(path.read_text()) for path in sorted(site.rglob("*.html"))}
-    assert site / "studies" / "cfl-fig5.html" in pages
+    assert site / "sites" / "choosing.html" in pages
     assert list(dead(site, pages)) == []
     fetched = {
         link for page in pages.values() for link in page.fetched if re.match(r"https?:|//", link)

@@ -38,7 +38,7 @@ def test_client_3_is_told_what_the_pages_show(
     capsys.readouterr()
     assert main(["explain", str(tmp_path / "run"), "--client", "3"]) == 0
     printed = capsys.readouterr().out
-    for page in ("tutorial.md", "explain.md"):
+    for page in ("start/quickstart.md", "sites/explain.md"):
         (shown,) = WALKED.findall((ROOT / "docs" / page).read_text())
         for part in shown.split("…"):
             assert part.strip()

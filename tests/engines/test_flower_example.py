@@ -14,7 +14,7 @@ pytest.importorskip("ray", reason="Ray is not installed")
 from alone import alone
 from federation import PATIENCE, ROOT, ended, environment, free_ports, rounds_of
 
-PAGE = (ROOT / "docs" / "flower.md").read_text()
+PAGE = (ROOT / "docs" / "deploy" / "flower.md").read_text()
 
 
 @pytest.mark.slow

@@ -147,7 +147,7 @@ def test_functions_come_together() -> None:
 # -- under Flower's simulation
 # ------------------------------------------------------------------------------------------------
 
-PAGE = (ROOT / "docs" / "flower.md").read_text()
+PAGE = (ROOT / "docs" / "deploy" / "flower.md").read_text()
 
 SIMULATION = """
 from flwr.serverapp import ServerApp

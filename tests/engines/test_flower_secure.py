@@ -1,4 +1,4 @@
-"""docs/deploy.md, followed to the letter on one machine: TLS, keys, who is kept out, stopping and going on."""
+"""docs/deploy/network.md, followed to the letter on one machine: TLS, keys, who is kept out, stopping and going on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from federation import ROOT, ended, environment, free_ports, rounds_of, until
 
 pytestmark = pytest.mark.slow
 
-PAGE = (ROOT / "docs" / "deploy.md").read_text()
+PAGE = (ROOT / "docs" / "deploy" / "network.md").read_text()
 BLOCKS = re.findall(r"^```bash\n# ([^\n]*)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 """(where, what) of the page's blocks, in order. Everything a reader copies is ```bash; outputs are
 ```text."""

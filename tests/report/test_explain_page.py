@@ -1,4 +1,5 @@
-"""docs/explain.md shows what the command prints, and names all that ``--json`` has; docs/runs.md names all that notes tell."""
+"""The page on explaining shows what the command prints and names all that ``--json`` has; docs/reference/runs.md
+names all that notes tell."""
 
 from __future__ import annotations
 
@@ -17,8 +18,13 @@ from told_runs import ran
 
 ROOT = Path(__file__).parents[2]
 RUN = ROOT / "tests" / "report" / "explained"
-PAGE = (ROOT / "docs" / "explain.md").read_text()
-NOTES = (ROOT / "docs" / "runs.md").read_text().partition("### Notes")[2].partition("\n## ")[0]
+PAGE = (ROOT / "docs" / "sites" / "explain.md").read_text()
+NOTES = (
+    (ROOT / "docs" / "reference" / "runs.md")
+    .read_text()
+    .partition("### Notes")[2]
+    .partition("\n## ")[0]
+)
 SHOWN = re.findall(r"<!-- explained: (.*?)-->\n```text\n(.*?)```", PAGE, re.DOTALL)
 
 

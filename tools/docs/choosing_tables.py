@@ -212,7 +212,8 @@ def newcomers() -> str:
     right = [ok for one in found for ok in one["newcomers"].values()]
     whole = sum(_same(one["groups"], one["truth"]) for one in found)
     text = (
-        f"[CFL's tree](studies/cfl-fig4.md): {sum(right)} of {len(right)} newcomers in their true group, and exactly the true "
+        f"[CFL's tree](../notes/studies/cfl-fig4.md): {sum(right)} of {len(right)} newcomers in their true "
+        "group, and exactly the true "
         f"groups at the end of {whole} of {len(found)} runs.\n\n"
     )
     by: dict[str, dict[int, list[Row]]] = {}
@@ -223,7 +224,7 @@ def newcomers() -> str:
     counts = sorted({count for own in by.values() for count in own})
     lines = [(label, *(error(own[count]) for count in counts)) for label, own in by.items()]
     head = (
-        "[error in %](studies/hcct-fig3.md), joining every 10 rounds",
+        "[error in %](../notes/studies/hcct-fig3.md), joining every 10 rounds",
         *(str(count) for count in counts),
     )
     return text + table(head, lines, "l" + "r" * len(counts))

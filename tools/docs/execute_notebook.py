@@ -1,4 +1,4 @@
-"""Run docs/notebook.ipynb and keep its outputs, which the site shows as they are.
+"""Run docs/start/notebook.ipynb and keep its outputs, which the site shows as they are.
 
     python tools/docs/execute_notebook.py            run it and write it
     python tools/docs/execute_notebook.py --check    write nothing; exit status 1 if a cell fails or
@@ -23,7 +23,7 @@ import nbformat
 from nbclient import NotebookClient
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-NOTEBOOK = DOCS / "notebook.ipynb"
+NOTEBOOK = DOCS / "start" / "notebook.ipynb"
 METADATA = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
 DECIMAL = re.compile(r"-?\d+(?:\.\d+)?e[+-]?\d+|-?\d+\.\d+")
 

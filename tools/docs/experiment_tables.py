@@ -2,7 +2,7 @@
 them in.
 
     python -m papers run all --out docs/results/studies     runs what is missing of the small scale
-    python tools/docs/generate.py --figures                 draws docs/studies/figures anew, and rewrites
+    python tools/docs/generate.py --figures                 draws notes/studies/figures anew, and rewrites
                                                             the pages
 """
 
@@ -27,7 +27,7 @@ from papers.study import Claim
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results" / "studies"
-PAGES = ROOT / "docs" / "studies"
+PAGES = ROOT / "notes" / "studies"
 FIGURES = PAGES / "figures"
 
 WORDS = {True: "yes", False: "**no**", None: "undecided"}
@@ -48,12 +48,12 @@ def largest(study: Study) -> Outcome | None:
     return max(known, key=lambda said: SCALES.index(said.scale.name), default=None)
 
 
-def experiments(folder: str = "", *names: str) -> str:
-    """A row per experiment of the papers, or of those named: at the largest scale that was run. folder: of their pages."""
+def experiments(*names: str) -> str:
+    """A row per experiment of the papers, or of those named: at the largest scale that was run."""
     lines = []
     for study in [STUDIES[name] for name in names] or STUDIES.values():
         said = largest(study)
-        place = f"[{PAPERS[study.paper].partition(':')[0]}, {study.where}]({folder}{study.stem}.md)"
+        place = f"[{PAPERS[study.paper].partition(':')[0]}, {study.where}](../notes/studies/{study.stem}.md)"
         if said is None:
             lines.append((place, study.what, "–", "not run yet", "–", "–", "–"))
             continue
@@ -104,7 +104,7 @@ def _at_scale(study: Study, name: str, said: Outcome | int) -> str:
     if study.table:
         found = study.table(said.rows)
         parts.append(table(found.head, found.rows, found.align))
-    parts.append(f"![{study.where}](figures/{study.stem}.{name}.png)\n")
+    parts.append(f"![{study.where}](../notes/studies/figures/{study.stem}.{name}.png)\n")
     seeds = (
         f"{said.seeds} seeds; ± is the 95 % interval of their mean"
         if said.seeds > 1

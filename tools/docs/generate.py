@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,15 +64,21 @@ from coterie.report.listing import allowed, first_line, plain
 from coterie.settings import documented
 
 ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
 WIDTH = 100
 MARKER = re.compile(
     r"^<!-- ([\w-]+)((?: [\w/-]+)*) -->\n(.*?)^<!-- /\1 -->$", re.MULTILINE | re.DOTALL
 )
 
+RELATIVE_LINK = re.compile(r"\]\((?!https?:)([^)\s#]+)(#[^)\s]*)?\)")
+
 
 def documents() -> list[Path]:
-    """README and every page of docs."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """README, every page of docs and every page of notes."""
+    pages = [ROOT / "README.md"]
+    for folder in ("docs", "notes"):
+        pages += sorted((ROOT / folder).rglob("*.md"))
+    return pages
 
 
 # -- tables
@@ -126,11 +133,9 @@ def scenario_settings() -> str:
     return table(("setting", "table", "default", "allowed", "meaning"), rows)
 
 
-def methods(folder: str = "") -> str:
+def methods() -> str:
     """The methods with their cards."""
-    rows = [
-        (f"[`{name}`]({folder}methods/{name}.md)", first_line(cls)) for name, cls in METHODS.items()
-    ]
+    rows = [(f"[`{name}`](methods/{name}.md)", first_line(cls)) for name, cls in METHODS.items()]
     return table(("method", "what it does"), rows)
 
 
@@ -272,16 +277,30 @@ PARTS: Mapping[str, Callable[..., str]] = {
 SLOW = ("demo",)
 
 
-def regenerated(text: str, skip: Sequence[str] = SLOW) -> str:
-    """A document with its generated parts made anew, but for those named in ``skip``."""
+def regenerated(text: str, folder: Path = DOCS, skip: Sequence[str] = SLOW) -> str:
+    """A document with its generated parts made anew, but for those named in ``skip``.
+
+    Args:
+        text: The document, in Markdown.
+        folder: The folder it lies in. Generators write links relative to ``docs/``.
+        skip: Names of the parts that stay as they are.
+    """
 
     def part(found: re.Match[str]) -> str:
-        name, arguments = found[1], found[2].split()
+        name = found[1]
+        arguments = found[2].split()
         if name in skip:
             return found[0]
-        return f"<!-- {' '.join([name, *arguments])} -->\n{PARTS[name](*arguments)}<!-- /{name} -->"
+        made = RELATIVE_LINK.sub(partial(moved_link, folder), PARTS[name](*arguments))
+        return f"<!-- {' '.join([name, *arguments])} -->\n{made}<!-- /{name} -->"
 
     return MARKER.sub(part, text)
+
+
+def moved_link(folder: Path, link: re.Match[str]) -> str:
+    """A link relative to ``docs/``, made relative to ``folder``."""
+    target = os.path.relpath(DOCS / link[1], folder)
+    return f"]({target}{link[2] or ''})"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -300,7 +319,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     stale = False
     for path in documents():
         old = path.read_text()
-        new = regenerated(old, () if chosen.demo else SLOW)
+        new = regenerated(old, path.parent, () if chosen.demo else SLOW)
         if new != old:
             stale = True
             print(

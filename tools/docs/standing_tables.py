@@ -136,7 +136,7 @@ def _flux_lines() -> Iterator[Line]:
                 what = f"{CALLED[dataset]}, level {level}, four shifts"
                 part = any(row["epochs"] > flux.EPOCHS for row in rows)  # to make as many steps
                 differs = "one fold, the last round" + ", a part of the images" * part
-                yield _line("[FLUX](studies/flux.md)", what, printed, own, differs)
+                yield _line("[FLUX](evidence/flux.md)", what, printed, own, differs)
 
 
 def _line(

@@ -4,7 +4,7 @@ An orthonormal map hides the coordinates of models and updates from the server. 
 products do not change, and the mean of mapped rows is the mapped mean, so a method that uses only
 these finds the same groups (F. Sattler, K.-R. Müller, W. Samek, "Clustered Federated Learning",
 IEEE TNNLS 2020, arXiv 1910.01991, section "Privacy preservation", equations 45-46). Clipping and
-Gaussian noise give each client its own differential privacy. docs/boundary.md has the threat model:
+Gaussian noise give each client its own differential privacy. docs/deploy/privacy.md has the threat model:
 the information that each of them hides, and from which party.
 """
 

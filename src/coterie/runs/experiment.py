@@ -21,10 +21,10 @@ In TOML, everything may be left out, but the file must not be empty::
     [training]                    # local training; other settings are the scenario's
     lr = 0.05
 
-    [boundary]                    # changes to updates on their way, see docs/boundary.md
+    [boundary]                    # changes to updates on their way, see docs/deploy/privacy.md
     rotation = "permute"
 
-    [robust]                      # bounds on the influence of one client, see docs/adversaries.md
+    [robust]                      # bounds on the influence of one client, see docs/deploy/hostile.md
     mean = "trimmed-mean"
 
 The ``run.toml`` of a run directory is such a file too, with all settings. A recorded file may come

@@ -676,7 +676,7 @@ def edit(path: Path, made: str) -> None:
 def test_the_tables_count_what_was_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[3] / "docs"))
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[3] / "tools" / "docs"))
     import suggest_table
 
     monkeypatch.setattr(suggest_table, "SUGGEST", tmp_path / "suggest.json")
@@ -701,7 +701,7 @@ def test_the_tables_count_what_was_measured(
 def test_the_table_of_agreement_counts_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[3] / "docs"))
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[3] / "tools" / "docs"))
     import suggest_table
 
     monkeypatch.setattr(suggest_table, "AGREEMENT", tmp_path / "agreement.json")

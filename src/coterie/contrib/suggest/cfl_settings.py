@@ -33,7 +33,7 @@ not lower.
 
 The greatest norm so far, of which eps2 is a share, grows during a run, while the norms of clients
 that agree shrink. And a group never reaches its stationary point exactly, which lowers the bound on
-gamma. The factors were chosen on digits, see docs/suggest.md."""
+gamma. The factors were chosen on digits, see docs/research/thresholds.md."""
 
 MAX_GAMMA_FACTOR = 1.25
 """Upper limit of this factor if the bound on gamma is even lower in the original updates, away from
