@@ -208,7 +208,7 @@ def test_two_checkpoints_are_kept_and_no_blob_that_none_refers_to(tmp_path: Path
 def test_as_many_checkpoints_are_kept_as_asked_for(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     for round in range(1, 6):
-        checkpoints.save(round, Pair(left=round), kept=3)
+        checkpoints.save(round, Pair(left=round), num_kept=3)
     assert checkpoints.rounds() == [3, 4, 5]
     checkpoints.prune(1)
     assert checkpoints.rounds() == [5]
@@ -250,8 +250,8 @@ def test_a_run_directory_has_one_writer_in_a_process(tmp_path: Path) -> None:
 
 HOLDER = """
 import sys, time, pathlib
-from coterie.records.store import held
-with held(pathlib.Path(sys.argv[1])):
+from coterie.records.store import locked
+with locked(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
 """

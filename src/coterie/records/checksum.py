@@ -20,11 +20,11 @@ _JSON_CHECKSUM = re.compile(rb',\s*"checksum": "([0-9a-f]{32})"\s*\}\s*\Z')
 _TOML_CHECKSUM = re.compile(rb"^# checksum ([0-9a-f]{32})\s*\Z", re.MULTILINE)
 
 
-def digest(*parts: bytes) -> str:
+def digest(*byte_strings: bytes) -> str:
     """The checksum of bytes.
 
     Args:
-        *parts: The bytes, in one or more parts.
+        *byte_strings: The bytes, in one or more parts.
 
     Returns:
         :data:`CHECKSUM_DIGITS` hexadecimal digits of their SHA-256 hash.
@@ -33,27 +33,29 @@ def digest(*parts: bytes) -> str:
         >>> len(digest(b"a", b"b")), digest(b"ab") == digest(b"a", b"b")
         (32, True)
     """
-    state = hashlib.sha256()
-    for part in parts:
-        state.update(part)
-    return state.hexdigest()[:CHECKSUM_DIGITS]
+    sha256 = hashlib.sha256()
+    for byte_string in byte_strings:
+        sha256.update(byte_string)
+    return sha256.hexdigest()[:CHECKSUM_DIGITS]
 
 
-def of_json(data: bytes) -> tuple[bytes, str | None]:
+def of_json(json_bytes: bytes) -> tuple[bytes, str | None]:
     """(the bytes that the checksum of a JSON object covers, the checksum in the object or None)."""
     # The checksum is the last entry of the object, so its end is enough.
-    match = _JSON_CHECKSUM.search(data[-256:])
-    if match is None:
-        return data, None
-    return data[: len(data) - len(data[-256:]) + match.start()], match[1].decode()
+    object_end = json_bytes[-256:]
+    checksum_match = _JSON_CHECKSUM.search(object_end)
+    if checksum_match is None:
+        return json_bytes, None
+    covered_length = len(json_bytes) - len(object_end) + checksum_match.start()
+    return json_bytes[:covered_length], checksum_match[1].decode()
 
 
-def sealed_json(data: bytes, identity: str = "") -> bytes:
+def sealed_json(json_bytes: bytes, run_identity: str = "") -> bytes:
     """Add the checksum to a JSON object.
 
     Args:
-        data: The text of the object, which has at least one entry.
-        identity: The identity of the run to which the object belongs; the checksum covers it.
+        json_bytes: The text of the object, which has at least one entry.
+        run_identity: The identity of the run to which the object belongs; the checksum covers it.
 
     Returns:
         The text with the checksum.
@@ -63,69 +65,73 @@ def sealed_json(data: bytes, identity: str = "") -> bytes:
         b'{"a": 1, "checksum": "79'
     """
     # The object without its closing brace; the checksum becomes its last entry.
-    covered_bytes = data.rstrip()[:-1].rstrip()
-    return covered_bytes + f', "checksum": "{digest(identity.encode(), covered_bytes)}"}}'.encode()
+    covered_bytes = json_bytes.rstrip()[:-1].rstrip()
+    new_checksum = digest(run_identity.encode(), covered_bytes)
+    return covered_bytes + f', "checksum": "{new_checksum}"}}'.encode()
 
 
-def check_json(data: bytes, path: Path) -> None:
+def check_json(json_bytes: bytes, file_path: Path) -> None:
     """Check a JSON object.
 
     Args:
-        data: The text of the object.
-        path: Its file, for error messages.
+        json_bytes: The text of the object.
+        file_path: Its file, for error messages.
 
     Raises:
         DamagedError: The object has been changed or damaged, or lacks a checksum.
     """
-    covered_bytes, recorded_checksum = of_json(data)
-    _compare(path, recorded_checksum, digest(covered_bytes))
+    covered_bytes, recorded_checksum = of_json(json_bytes)
+    _compare(file_path, recorded_checksum, digest(covered_bytes))
 
 
-def check(data: bytes, path: Path, recorded_checksum: str | None) -> None:
+def check(file_bytes: bytes, file_path: Path, recorded_checksum: str | None) -> None:
     """Check a file whose checksum is recorded in another file.
 
     Args:
-        data: The bytes of the file.
-        path: The file, for error messages.
+        file_bytes: The bytes of the file.
+        file_path: The file, for error messages.
         recorded_checksum: The recorded checksum; None if the other file lacks it, which is damage.
 
     Raises:
         DamagedError: The checksum differs or is missing.
     """
-    _compare(path, recorded_checksum, digest(data))
+    _compare(file_path, recorded_checksum, digest(file_bytes))
 
 
-def sealed_toml(text: str) -> bytes:
+def sealed_toml(toml_text: str) -> bytes:
     """A TOML document with its checksum as its last line."""
-    covered_bytes = text.encode()
+    covered_bytes = toml_text.encode()
     return covered_bytes + f"# checksum {digest(covered_bytes)}\n".encode()
 
 
-def of_toml(data: bytes) -> tuple[bytes, str | None]:
+def of_toml(toml_bytes: bytes) -> tuple[bytes, str | None]:
     """(the bytes that the checksum of a TOML file covers, the checksum in the file or None)."""
-    match = _TOML_CHECKSUM.search(data)
-    return (data, None) if match is None else (data[: match.start()], match[1].decode())
+    checksum_match = _TOML_CHECKSUM.search(toml_bytes)
+    if checksum_match is None:
+        return toml_bytes, None
+    # The comment is the last line; all before it is covered.
+    return toml_bytes[: checksum_match.start()], checksum_match[1].decode()
 
 
-def check_toml(data: bytes, path: Path, hint: str = "") -> None:
+def check_toml(toml_bytes: bytes, file_path: Path, hint: str = "") -> None:
     """Check a TOML file.
 
     Args:
-        data: The bytes of the file.
-        path: The file, for error messages.
+        toml_bytes: The bytes of the file.
+        file_path: The file, for error messages.
         hint: A hint that is added to the error message.
 
     Raises:
         DamagedError: The file has been changed or damaged, or lacks a checksum.
     """
-    covered_bytes, recorded_checksum = of_toml(data)
-    _compare(path, recorded_checksum, digest(covered_bytes), hint)
+    covered_bytes, recorded_checksum = of_toml(toml_bytes)
+    _compare(file_path, recorded_checksum, digest(covered_bytes), hint)
 
 
 def _compare(
-    path: Path, recorded_checksum: str | None, computed_checksum: str, hint: str = ""
+    file_path: Path, recorded_checksum: str | None, computed_checksum: str, hint: str = ""
 ) -> None:
     if recorded_checksum is None:
-        raise DamagedError(f"{path} has lost its checksum: it was changed or damaged{hint}")
+        raise DamagedError(f"{file_path} has lost its checksum: it was changed or damaged{hint}")
     if recorded_checksum != computed_checksum:
-        raise DamagedError(f"{path} was changed or damaged: its checksum does not match{hint}")
+        raise DamagedError(f"{file_path} was changed or damaged: its checksum does not match{hint}")

@@ -71,14 +71,16 @@ class UnknownClassError(UserError):
 
 
 @contextmanager
-def from_stored(what: object, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+def from_stored(
+    stored_in: object, passed_errors: tuple[type[Exception], ...] = ()
+) -> Iterator[None]:
     """Turn errors in the body into a :class:`DamagedError`, for code that uses a stored value.
 
     A stored value may be inconsistent in ways in which no method leaves it.
 
     Args:
-        what: The file in which the value is stored, for the error message.
-        but: Exceptions that stay as they are.
+        stored_in: The file in which the value is stored, for the error message.
+        passed_errors: Exceptions that stay as they are.
 
     Yields:
         None.
@@ -90,19 +92,19 @@ def from_stored(what: object, but: tuple[type[Exception], ...] = ()) -> Iterator
         yield
     except _ERRORS_OF_DAMAGE as error:
         # A message of our own says more than the name of an exception.
-        if isinstance(error, (UserError, *but)):
+        if isinstance(error, (UserError, *passed_errors)):
             raise
-        reason = f"{type(error).__name__}: {str(error)[:200]}"
+        error_text = f"{type(error).__name__}: {str(error)[:200]}"
         raise DamagedError(
-            f"{what} was changed or damaged, or fails with this version of Coterie ({reason})"
+            f"{stored_in} was changed or damaged, or fails with this version of Coterie ({error_text})"
         ) from error
 
 
-def blob(data: bytes) -> str:
+def blob(blob_bytes: bytes) -> str:
     """The name of a blob: the hash of its bytes.
 
     Args:
-        data: The bytes.
+        blob_bytes: The bytes.
 
     Returns:
         40 hexadecimal digits of their SHA-256 hash.
@@ -111,15 +113,15 @@ def blob(data: bytes) -> str:
         >>> len(blob(b""))
         40
     """
-    return hashlib.sha256(data).hexdigest()[:40]
+    return hashlib.sha256(blob_bytes).hexdigest()[:40]
 
 
-def encode(value: Any, put: Callable[[bytes], str]) -> Json:
+def encode(value: Any, store_blob: Callable[[bytes], str]) -> Json:
     """Convert a value to JSON.
 
     Args:
         value: The value.
-        put: Stores an array's bytes and returns their name.
+        store_blob: Stores an array's bytes and returns their name.
 
     Returns:
         The value as JSON.
@@ -129,8 +131,8 @@ def encode(value: Any, put: Callable[[bytes], str]) -> Json:
     """
     # NumPy's float is a Python float too, so it comes first.
     if isinstance(value, np.generic):
-        array = _plain(np.asarray(value))
-        return {"is": "scalar", "dtype": array.dtype.str, "bits": array.tobytes().hex()}
+        plain_array = _plain(np.asarray(value))
+        return {"is": "scalar", "dtype": plain_array.dtype.str, "bits": plain_array.tobytes().hex()}
     if value is None or type(value) in (bool, str, int):
         return value
     if type(value) is float:
@@ -141,41 +143,41 @@ def encode(value: Any, put: Callable[[bytes], str]) -> Json:
     if isinstance(value, torch.Tensor):
         # Arrays are blobs, so that equal ones of several checkpoints are stored once.
         tensor = value.detach().cpu().contiguous()
-        return {"is": "tensor", "blob": put(safetensors_of({"": tensor}))}
+        return {"is": "tensor", "blob": store_blob(safetensors_of({"": tensor}))}
     if isinstance(value, np.ndarray):
-        return {"is": "array", "blob": put(safetensors.numpy.save({"": _plain(value)}))}
+        return {"is": "array", "blob": store_blob(safetensors.numpy.save({"": _plain(value)}))}
     if type(value) is tuple:
-        return [encode(item, put) for item in value]
+        return [encode(entry, store_blob) for entry in value]
     if isinstance(value, frozenset):
         # Sorted: equal sets have equal JSON.
-        items = sorted((encode(item, put) for item in value), key=json.dumps)
-        return {"is": "frozenset", "items": items}
+        encoded_entries = sorted((encode(entry, store_blob) for entry in value), key=json.dumps)
+        return {"is": "frozenset", "items": encoded_entries}
     if isinstance(value, Mapping):
-        return {
-            "is": "mapping",
-            "items": [[encode(key, put), encode(item, put)] for key, item in value.items()],
-        }
+        # Objects of JSON have only texts as keys, so pairs stand for the entries, in their order.
+        encoded_pairs = []
+        for key, entry in value.items():
+            encoded_pairs.append([encode(key, store_blob), encode(entry, store_blob)])
+        return {"is": "mapping", "items": encoded_pairs}
     # Only classes that are marked as states, and are known to this version, can be stored.
-    tag = _tag(type(value))
-    if tag is not None:
-        fields = {
-            field.name: encode(getattr(value, field.name), put)
-            for field in dataclasses.fields(value)
-            if field.init
-        }
-        return {"is": tag, "fields": fields}
+    class_tag = _tag(type(value))
+    if class_tag is not None:
+        encoded_fields = {}
+        for state_field in _init_fields(value):
+            field_value = getattr(value, state_field.name)
+            encoded_fields[state_field.name] = encode(field_value, store_blob)
+        return {"is": class_tag, "fields": encoded_fields}
     raise TypeError(
         f"a stored state holds tensors, arrays, numbers, texts, tuples, frozensets, mappings and classes marked "
         f"with coterie.core; it cannot hold {type(value).__name__} {value!r:.60}"
     )
 
 
-def decode(value: Json, get: Callable[[str], bytes]) -> Any:
+def decode(encoded_value: Json, read_blob: Callable[[str], bytes]) -> Any:
     """Convert JSON back to a value: the inverse of :func:`encode`.
 
     Args:
-        value: The JSON.
-        get: Returns a blob's bytes by name.
+        encoded_value: The JSON.
+        read_blob: Returns a blob's bytes by name.
 
     Returns:
         The value. Mappings come back as dicts, in the same order.
@@ -184,70 +186,90 @@ def decode(value: Json, get: Callable[[str], bytes]) -> Any:
         UnknownClassError: A class is not in :data:`coterie.core.STATES`.
         DamagedError: :func:`encode` does not write such JSON.
     """
-    if isinstance(value, list):
+    if isinstance(encoded_value, list):
         # JSON has no tuples, so a list always stands for one.
-        return tuple(decode(item, get) for item in value)
-    if not isinstance(value, dict):
-        return value
+        return tuple(decode(encoded_entry, read_blob) for encoded_entry in encoded_value)
+    if not isinstance(encoded_value, dict):
+        return encoded_value
     try:
-        return _decode_object(value, get)
+        return _decode_object(encoded_value, read_blob)
     except _ERRORS_OF_DAMAGE as error:
         raise DamagedError(
-            f"a stored {str(value.get('is', 'value'))[:80]} is damaged ({str(error)[:200]})"
+            f"a stored {str(encoded_value.get('is', 'value'))[:80]} is damaged ({str(error)[:200]})"
         ) from error
 
 
-def _decode_object(value: dict[str, Json], get: Callable[[str], bytes]) -> Any:
+def _decode_object(encoded_object: dict[str, Json], read_blob: Callable[[str], bytes]) -> Any:
     """The value of a JSON object that names its kind."""
-    kind = value["is"]
+    kind = encoded_object["is"]
     if kind == "float":
-        return struct.unpack(">d", bytes.fromhex(value["bits"]))[0]
+        return struct.unpack(">d", bytes.fromhex(encoded_object["bits"]))[0]
     if kind == "scalar":
-        return np.frombuffer(bytes.fromhex(value["bits"]), dtype=np.dtype(value["dtype"]))[0]
+        scalar_bytes = bytes.fromhex(encoded_object["bits"])
+        return np.frombuffer(scalar_bytes, dtype=np.dtype(encoded_object["dtype"]))[0]
     if kind == "tensor":
         # Imported here because it imports torch.
         from safetensors.torch import load
 
-        return load(get(value["blob"]))[""]
+        return load(read_blob(encoded_object["blob"]))[""]
     if kind == "array":
-        return safetensors.numpy.load(get(value["blob"]))[""]
+        return safetensors.numpy.load(read_blob(encoded_object["blob"]))[""]
     if kind == "frozenset":
-        return frozenset(decode(encoded, get) for encoded in value["items"])
+        return frozenset(decode(encoded, read_blob) for encoded in encoded_object["items"])
     if kind == "mapping":
-        return {decode(key, get): decode(encoded, get) for key, encoded in value["items"]}
-    return _decode_class(kind, value, get)
+        decoded_mapping = {}
+        for encoded_key, encoded_entry in encoded_object["items"]:
+            decoded_key = decode(encoded_key, read_blob)
+            decoded_mapping[decoded_key] = decode(encoded_entry, read_blob)
+        return decoded_mapping
+    return _decode_class(kind, encoded_object, read_blob)
 
 
-def _decode_class(kind: str, value: dict[str, Json], get: Callable[[str], bytes]) -> Any:
-    """A value of the class with the tag ``kind``, after checks of its fields."""
+def _decode_class(
+    class_tag: str, encoded_object: dict[str, Json], read_blob: Callable[[str], bytes]
+) -> Any:
+    """A value of the class with the tag ``class_tag``, after checks of its fields."""
     # A tag is looked up and never imported: a checkpoint cannot name code.
-    cls = _known(kind)
-    if cls is None:
+    state_class = _known(class_tag)
+    if state_class is None:
         raise UnknownClassError(
-            f"the checkpoint holds a {kind}, which this version of Coterie does not know"
+            f"the checkpoint holds a {class_tag}, which this version of Coterie does not know"
         )
-    fields = {name: decode(encoded, get) for name, encoded in value["fields"].items()}
+    decoded_fields = {}
+    for field_name, encoded_field in encoded_object["fields"].items():
+        decoded_fields[field_name] = decode(encoded_field, read_blob)
     # Later versions add fields with defaults, which a stored state may lack.
-    class_fields = [field for field in dataclasses.fields(cls) if field.init]
-    required = {field.name for field in class_fields if _has_no_default(field)}
-    unknown = fields.keys() - {field.name for field in class_fields}
-    differing = unknown | (required - fields.keys())
-    if differing:
-        differs = sorted(differing)[0]
+    class_fields = _init_fields(state_class)
+    field_names = {class_field.name for class_field in class_fields}
+    required_names = {field.name for field in class_fields if _has_no_default(field)}
+    unknown_names = decoded_fields.keys() - field_names
+    differing_names = unknown_names | (required_names - decoded_fields.keys())
+    if differing_names:
+        differing_name = sorted(differing_names)[0]
         raise UnknownClassError(
-            f"the checkpoint's {kind} is of another version of Coterie: {differs!r} differs"
+            f"the checkpoint's {class_tag} is of another version of Coterie: {differing_name!r} differs"
         )
     # A value of another type would fail anywhere later.
-    hints = _hints(kind)
-    for name, content in fields.items():
-        if not agrees(content, hints.get(name, Any)):
-            raise TypeError(f"its {name} is {type(content).__name__} {str(content)[:40]!r}")
-    return cls(**fields)
+    annotations = _hints(class_tag)
+    for field_name, field_value in decoded_fields.items():
+        if not agrees(field_value, annotations.get(field_name, Any)):
+            raise TypeError(
+                f"its {field_name} is {type(field_value).__name__} {str(field_value)[:40]!r}"
+            )
+    return state_class(**decoded_fields)
 
 
-def _has_no_default(field: dataclasses.Field[Any]) -> bool:
+def _init_fields(state: Any) -> list[dataclasses.Field[Any]]:
+    """The fields of a class or a value that its ``__init__`` takes; the others follow from these."""
+    return [field for field in dataclasses.fields(state) if field.init]
+
+
+def _has_no_default(class_field: dataclasses.Field[Any]) -> bool:
     """Whether a field of a class must be given."""
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    return (
+        class_field.default is dataclasses.MISSING
+        and class_field.default_factory is dataclasses.MISSING
+    )
 
 
 def safetensors_of(
@@ -269,43 +291,44 @@ def safetensors_of(
 
 
 @cache
-def _hints(tag: str) -> Mapping[str, Any]:
+def _hints(class_tag: str) -> Mapping[str, Any]:
     """The annotations of a class of Coterie. Those of custom methods are not checked, since they may be arbitrary."""
-    cls = _known(tag)
+    state_class = _known(class_tag)
     # Only Coterie's own classes have annotations that `agrees` understands.
-    if cls is None or not cls.__module__.startswith("coterie."):
+    if state_class is None or not state_class.__module__.startswith("coterie."):
         return {}
-    return typing.get_type_hints(cls)
+    return typing.get_type_hints(state_class)
 
 
-def blobs(value: Json) -> Iterator[str]:
+def blobs(encoded_value: Json) -> Iterator[str]:
     """The names of all blobs to which an encoded value refers."""
-    if isinstance(value, list):
-        for item in value:
-            yield from blobs(item)
-    elif isinstance(value, dict):
-        if "blob" in value and isinstance(value["blob"], str):
-            yield value["blob"]
-        for item in value.values():
-            yield from blobs(item)
+    if isinstance(encoded_value, list):
+        for encoded_entry in encoded_value:
+            yield from blobs(encoded_entry)
+    elif isinstance(encoded_value, dict):
+        if "blob" in encoded_value and isinstance(encoded_value["blob"], str):
+            yield encoded_value["blob"]
+        for encoded_entry in encoded_value.values():
+            yield from blobs(encoded_entry)
 
 
-def _plain(array: np.ndarray) -> np.ndarray:
-    """``array`` in little-endian bytes and C order."""
-    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
-        raise TypeError(f"a stored array holds numbers or booleans, not {array.dtype}")
-    return array.astype(array.dtype.newbyteorder("<"), order="C")
+def _plain(numpy_array: np.ndarray) -> np.ndarray:
+    """``numpy_array`` in little-endian bytes and C order."""
+    if numpy_array.dtype.kind not in "biuf" or numpy_array.dtype.itemsize > 8:
+        raise TypeError(f"a stored array holds numbers or booleans, not {numpy_array.dtype}")
+    return numpy_array.astype(numpy_array.dtype.newbyteorder("<"), order="C")
 
 
-def _known(tag: str) -> type[Any] | None:
+def _known(class_tag: str) -> type[Any] | None:
     """The class with this tag; None if this version has none."""
-    return CONTRACT_CLASSES.get(tag) or core.STATES.get(tag)
+    return CONTRACT_CLASSES.get(class_tag) or core.STATES.get(class_tag)
 
 
-def _tag(cls: type[Any]) -> str | None:
+def _tag(state_class: type[Any]) -> str | None:
     """The tag of a class in stored states; None for a class that may not be stored."""
-    tag = _TAG_OF_CLASS.get(cls) or cls.__dict__.get("__state_tag__")
-    return tag if tag is not None and _known(tag) is cls else None
+    # The class itself must have the tag: a subclass inherits it, and may have other fields.
+    class_tag = _TAG_OF_CLASS.get(state_class) or state_class.__dict__.get("__state_tag__")
+    return class_tag if class_tag is not None and _known(class_tag) is state_class else None
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -313,15 +336,15 @@ def _tag(cls: type[Any]) -> str | None:
 # can be decided.
 
 
-_NUMBERS: Mapping[Any, Any] = {int: Integral, float: Real, bool: (bool, np.bool_), str: str}
+_ACCEPTED_TYPES: Mapping[Any, Any] = {int: Integral, float: Real, bool: (bool, np.bool_), str: str}
 
 
-def agrees(value: Any, hint: Any) -> bool:
+def agrees(value: Any, annotation: Any) -> bool:
     """Whether a value agrees with an annotation.
 
     Args:
         value: The value.
-        hint: The annotation.
+        annotation: The annotation.
 
     Returns:
         The result; True for kinds of annotations that this function does not know.
@@ -331,33 +354,37 @@ def agrees(value: Any, hint: Any) -> bool:
         (True, False, True, False)
     """
     # A union agrees if one of its options does, a container if all of its entries do.
-    if hint is Any:
+    if annotation is Any:
         return True
-    origin = typing.get_origin(hint) or hint
-    inner = typing.get_args(hint)
-    if origin in (types.UnionType, typing.Union):
-        return any(agrees(value, option) for option in inner)
-    if origin is typing.Literal:
-        return value in inner
+    annotated_type = typing.get_origin(annotation) or annotation
+    type_arguments = typing.get_args(annotation)
+    if annotated_type in (types.UnionType, typing.Union):
+        return any(agrees(value, option) for option in type_arguments)
+    if annotated_type is typing.Literal:
+        return value in type_arguments
     # True is an integer to Python, and agrees with bool alone.
-    if origin in _NUMBERS:
-        return isinstance(value, _NUMBERS[origin]) and (
-            origin is bool or not isinstance(value, bool | np.bool_)
+    if annotated_type in _ACCEPTED_TYPES:
+        return isinstance(value, _ACCEPTED_TYPES[annotated_type]) and (
+            annotated_type is bool or not isinstance(value, bool | np.bool_)
         )
-    if origin is tuple:
-        return isinstance(value, tuple) and _all_agree(value, inner)
-    if origin is frozenset:
-        return isinstance(value, frozenset) and all(_all_agree((item,), inner) for item in value)
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return isinstance(value, Mapping) and all(_all_agree(pair, inner) for pair in value.items())
-    return isinstance(value, origin) if isinstance(origin, type) else True
+    if annotated_type is tuple:
+        return isinstance(value, tuple) and _all_agree(value, type_arguments)
+    if annotated_type is frozenset:
+        return isinstance(value, frozenset) and all(
+            _all_agree((entry,), type_arguments) for entry in value
+        )
+    if isinstance(annotated_type, type) and issubclass(annotated_type, Mapping):
+        return isinstance(value, Mapping) and all(
+            _all_agree(key_and_value, type_arguments) for key_and_value in value.items()
+        )
+    return isinstance(value, annotated_type) if isinstance(annotated_type, type) else True
 
 
-def _all_agree(values: tuple[Any, ...], hints: tuple[Any, ...]) -> bool:
+def _all_agree(values: tuple[Any, ...], annotations: tuple[Any, ...]) -> bool:
     """Whether the entries of a tuple agree with ``tuple[hints]``; without hints, all entries agree."""
-    if not hints:
+    if not annotations:
         return True
     # `tuple[X, ...]` has any number of entries of one type.
-    if hints[1:] == (...,):
-        return all(agrees(value, hints[0]) for value in values)
-    return len(values) == len(hints) and all(map(agrees, values, hints))
+    if annotations[1:] == (...,):
+        return all(agrees(value, annotations[0]) for value in values)
+    return len(values) == len(annotations) and all(map(agrees, values, annotations))

@@ -89,12 +89,12 @@ class Record:
         """Whether the run has a ``run.toml``."""
         return (self.folder / RUN_FILE).is_file()
 
-    def describe(self, document: Mapping[str, Any]) -> None:
+    def describe(self, description: Mapping[str, Any]) -> None:
         """Write ``run.toml``."""
         self._known_identity = None
         write_whole(
             self.folder / RUN_FILE,
-            checksum.sealed_toml(to_toml({"schema": SCHEMA_VERSION, **document})),
+            checksum.sealed_toml(to_toml({"schema": SCHEMA_VERSION, **description})),
         )
 
     def description(self) -> dict[str, Any]:
@@ -111,30 +111,28 @@ class Record:
             raise UserError(f"{self.folder} is not a run directory: it has no {RUN_FILE}")
         # The checksum of the file first, then the form of its entries.
         description_path = within(self.folder, RUN_FILE)
-        document = read_recorded(description_path)
+        description = read_recorded(description_path)
         try:
-            check_description(document)
+            check_description(description)
         except DamagedError as error:
             raise DamagedError(f"{description_path} is damaged: {error}") from error
         # The record has only a digest of the secret: readers see that there is one.
-        if "secret" in document:
-            document["boundary"] = {**document["boundary"], "secret": HIDDEN_SECRET}
-        return document
+        if "secret" in description:
+            description["boundary"] = {**description["boundary"], "secret": HIDDEN_SECRET}
+        return description
 
     def identity(self) -> str:
-        """A checksum of what ``run.toml`` says about the run, without :data:`EDITABLE` entries.
+        """A checksum of what ``run.toml`` says about the run, without the entries that may be edited.
 
         Raises:
             UserError: As :meth:`description`.
         """
         description = self.description()
         # What a user may edit is not part of the identity, so an edited run can continue.
-        fixed = {
-            entry_name: value
-            for entry_name, value in description.items()
-            if entry_name not in EDITABLE_ENTRIES
-        }
-        return checksum.digest(json.dumps(fixed, sort_keys=True, default=str).encode())
+        fixed_entries = dict(description)
+        for entry_name in EDITABLE_ENTRIES:
+            fixed_entries.pop(entry_name, None)
+        return checksum.digest(json.dumps(fixed_entries, sort_keys=True, default=str).encode())
 
     def lines(self) -> list[Line]:
         """Read the recorded rounds.
@@ -148,16 +146,16 @@ class Record:
         """
         # Checkpoints first: a running process records a round before it stores its checkpoint.
         newest_checkpoint = max(self.checkpoints.rounds(), default=0)
-        lines = []
+        recorded_lines = []
         for entry in self.entries():
             _refuse(entry)
-            lines.append(entry.line)
-        if len(lines) < newest_checkpoint:
+            recorded_lines.append(entry.line)
+        if len(recorded_lines) < newest_checkpoint:
             raise DamagedError(
-                f"{self._path} ends at round {len(lines)}, "
+                f"{self._path} ends at round {len(recorded_lines)}, "
                 f"but there is a checkpoint of round {newest_checkpoint}"
             )
-        return lines
+        return recorded_lines
 
     def shown(self) -> tuple[dict[str, Any], list[Line]]:
         """The content of ``run.toml`` and the recorded rounds as people read them, see :func:`coterie.records.shown.shown`.
@@ -166,8 +164,8 @@ class Record:
             UserError: As :meth:`description`, :meth:`lines` and :meth:`naming`.
         """
         description = self.description()
-        lines = self.lines()
-        return shown(self.naming(description), description, lines)
+        recorded_lines = self.lines()
+        return shown(self.naming(description), description, recorded_lines)
 
     def naming(self, description: Mapping[str, Any]) -> Shown:
         """What is needed to show the records. The clients of a federation report their names later than it is described.
@@ -182,62 +180,65 @@ class Record:
         Raises:
             UserError: As :func:`read_nodes`.
         """
-        world = description["world"]
+        world_table = description["world"]
         # A world with a digest of its data is on this machine, so it is no federation.
-        nodes = None if "data" in world else read_nodes(self.folder)
-        names = None
-        if nodes is not None:
-            names = {int(client): client_name for client, client_name in nodes["names"].items()}
-        return Shown.of(world, names)
+        nodes_document = None if "data" in world_table else read_nodes(self.folder)
+        client_names = None
+        if nodes_document is not None:
+            name_of_key = nodes_document["names"]
+            client_names = dict(zip(map(int, name_of_key), name_of_key.values(), strict=True))
+        return Shown.of(world_table, client_names)
 
-    def keep(self, round: Round) -> Line:
+    def keep(self, finished_round: Round) -> Line:
         """Record a round. Its matrices are written first, so that every file that a line names exists.
 
         Args:
-            round: The completed round.
+            finished_round: The completed round.
 
         Returns:
             The recorded line.
         """
-        recorded_line = line_of_round(round)
-        checksums = {}
+        recorded_line = line_of_round(finished_round)
+        checksum_of_file = {}
         # The matrices first.
-        for matrix_name, note in matrices(round).items():
+        for matrix_name, note in matrices(finished_round).items():
             matrix_path = within(self.folder, matrix_name)
             if not matrix_path.parent.exists():
                 matrix_path.parent.mkdir()
                 sync_folder(self.folder)
-            matrix_bytes = matrix_file(note, round.number)
+            matrix_bytes = matrix_file(note, finished_round.number)
             write_whole(matrix_path, matrix_bytes)
-            checksums[matrix_name] = checksum.digest(matrix_bytes)
-        if checksums:
-            recorded_line["files"] = checksums
+            checksum_of_file[matrix_name] = checksum.digest(matrix_bytes)
+        if checksum_of_file:
+            recorded_line["files"] = checksum_of_file
         self.append(recorded_line)
         return recorded_line
 
-    def append(self, line: Line) -> None:
+    def append(self, recorded_line: Line) -> None:
         """Append a round to the records; it is on the disk when this method returns."""
         # One write and one sync for each round: a killed process leaves at most a part of a line.
-        is_new = not self._path.exists()
+        is_new_file = not self._path.exists()
         # The checksum of a line covers the identity of the run: a line of another run does not pass.
-        sealed_line = checksum.sealed_json(to_json(line).encode(), self._own_identity()) + b"\n"
-        handle = descriptor(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        with open(handle, "ab") as file:
+        sealed_line = (
+            checksum.sealed_json(to_json(recorded_line).encode(), self._own_identity()) + b"\n"
+        )
+        file_descriptor = descriptor(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        with open(file_descriptor, "ab") as file:
             file.write(sealed_line)
             file.flush()
             os.fsync(file.fileno())
-        if is_new:
+        if is_new_file:
             sync_folder(self.folder)
 
-    def store(self, round: int, position: Any, kept: int = CHECKPOINTS_KEPT) -> None:
+    def store(self, round_number: int, position: Any, num_kept: int = CHECKPOINTS_KEPT) -> None:
         """Store a checkpoint after the last recorded round.
 
         Args:
-            round: The number of that round.
+            round_number: The number of that round.
             position: The position of the run.
-            kept: Newest checkpoints to keep.
+            num_kept: Newest checkpoints to keep.
         """
-        self.checkpoints.save(round, position, kept, self._own_identity())
+        self.checkpoints.save(round_number, position, num_kept, self._own_identity())
 
     def _own_identity(self) -> str:
         """The identity of the run that this object writes, read once: ``run.toml`` may be large."""
@@ -245,11 +246,11 @@ class Record:
             self._known_identity = self.identity()
         return self._known_identity
 
-    def stored(self, kind: type[T], fallback: bool = True) -> tuple[int, T] | None:
+    def stored(self, value_class: type[T], fallback: bool = True) -> tuple[int, T] | None:
         """The newest checkpoint of these records, see ``Checkpoints.load``.
 
         Args:
-            kind: The class of the values in checkpoints.
+            value_class: The class of the values in checkpoints.
             fallback: Whether to use the checkpoint before, if one is damaged.
 
         Returns:
@@ -260,32 +261,32 @@ class Record:
             BusyError: Checkpoints were removed while they were read, in every attempt.
         """
         # A process that runs removes old checkpoints: the list may be outdated when they are read.
-        identity = self.identity()
+        run_identity = self.identity()
         for _ in range(MAX_READ_ATTEMPTS):
-            rounds = self.checkpoints.rounds()
+            checkpoint_rounds = self.checkpoints.rounds()
             try:
-                checkpoint = self.checkpoints.load(identity, fallback, rounds)
+                checkpoint = self.checkpoints.load(run_identity, fallback, checkpoint_rounds)
             except DamagedError:
-                if self.checkpoints.rounds() == rounds:
+                if self.checkpoints.rounds() == checkpoint_rounds:
                     raise
                 # A running process has removed the checkpoint.
                 continue
-            if checkpoint is not None and not isinstance(checkpoint[1], kind):
-                kind_name = kind.__name__.lower()
+            if checkpoint is not None and not isinstance(checkpoint[1], value_class):
+                class_name = value_class.__name__.lower()
                 raise DamagedError(
-                    f"the checkpoint of {self.folder} holds no {kind_name} of a run; it is damaged"
+                    f"the checkpoint of {self.folder} holds no {class_name} of a run; it is damaged"
                 )
             return checkpoint
         raise BusyError(
             f"{self.folder} changes too fast: its checkpoints are removed while they are read"
         )
 
-    def go_on(self, kind: type[T], every: int) -> tuple[int, T] | None:
+    def go_on(self, value_class: type[T], checkpoint_every: int) -> tuple[int, T] | None:
         """Prepare to resume: load the newest checkpoint and remove the records after it.
 
         Args:
-            kind: The class of the values in checkpoints.
-            every: Rounds from one checkpoint to the next.
+            value_class: The class of the values in checkpoints.
+            checkpoint_every: Rounds from one checkpoint to the next.
 
         Returns:
             (round, value); None if the run was stopped before its first checkpoint.
@@ -296,23 +297,23 @@ class Record:
         """
         # Checked before anything is removed.
         recorded_rounds = len(self.lines())
-        checkpoint = self.stored(kind)
-        if checkpoint is None and recorded_rounds > every:
+        checkpoint = self.stored(value_class)
+        if checkpoint is None and recorded_rounds > checkpoint_every:
             raise DamagedError(
                 f"{self.folder} has {recorded_rounds} recorded rounds and no checkpoint "
                 "to resume from: its state was removed or lost"
             )
-        round = 0 if checkpoint is None else checkpoint[0]
+        round_number = 0 if checkpoint is None else checkpoint[0]
         # Later checkpoints go first: a run that is killed here resumes from the same round again.
-        self.checkpoints.drop_after(round)
-        self.rewind(round)
+        self.checkpoints.drop_after(round_number)
+        self.rewind(round_number)
         return checkpoint
 
-    def rewind(self, round: int) -> None:
+    def rewind(self, round_number: int) -> None:
         """Remove the records after a round.
 
         Args:
-            round: The round.
+            round_number: The round.
 
         Raises:
             DamagedError: The records end before this round, or are damaged.
@@ -322,13 +323,13 @@ class Record:
         last_round = 0
         for entry in self.entries():
             _refuse(entry)
-            if entry.line["round"] > round:
+            if entry.line["round"] > round_number:
                 break
             end_position = entry.end
             last_round = entry.line["round"]
-        if last_round != round:
+        if last_round != round_number:
             raise DamagedError(
-                f"{self._path} ends at round {last_round}, but the checkpoint is of round {round}"
+                f"{self._path} ends at round {last_round}, but the checkpoint is of round {round_number}"
             )
         # An incomplete last line goes, too.
         if self._path.exists() and self._path.stat().st_size != end_position:
@@ -340,18 +341,18 @@ class Record:
         """Every complete line, intact or not; a last line that a killed process left incomplete is skipped."""
         if not within(self.folder, ROUNDS_FILE).exists():
             return
-        identity = self.identity()
+        run_identity = self.identity()
         end_position = 0
         # The place of a line in the file says of which round it must be.
-        for number, (raw_line, is_last) in enumerate(self._raw_lines(), start=1):
+        for line_number, (raw_line, is_last) in enumerate(self._raw_lines(), start=1):
             end_position += len(raw_line) + 1
             try:
-                recorded_line = _checked_line(raw_line, identity, number)
+                recorded_line = _checked_line(raw_line, run_identity, line_number)
             except DamagedError as error:
                 # The length of a file may reach the disk before its text: the line is incomplete.
                 if is_last and not _is_json(raw_line):
                     return
-                yield Entry({}, end_position, f"line {number} of {self._path} {error}")
+                yield Entry({}, end_position, f"line {line_number} of {self._path} {error}")
             else:
                 yield Entry(recorded_line, end_position, None)
 
@@ -375,13 +376,13 @@ class Record:
             )
 
 
-def _checked_line(raw_line: bytes, identity: str, number: int) -> Line:
+def _checked_line(raw_line: bytes, run_identity: str, line_number: int) -> Line:
     """Decode a line of the records, and check it.
 
     Args:
         raw_line: The line.
-        identity: The identity of the run.
-        number: The number of the line, which is that of its round.
+        run_identity: The identity of the run.
+        line_number: The number of the line, which is that of its round.
 
     Raises:
         DamagedError: The line is damaged or of another run; the message continues a sentence.
@@ -392,14 +393,14 @@ def _checked_line(raw_line: bytes, identity: str, number: int) -> Line:
         raise DamagedError("is damaged: it is not JSON")
     if recorded_checksum is None:
         raise DamagedError("has lost its checksum: it was changed or damaged")
-    if recorded_checksum != checksum.digest(identity.encode(), covered_bytes):
+    if recorded_checksum != checksum.digest(run_identity.encode(), covered_bytes):
         raise DamagedError("was changed, damaged or moved: its checksum does not match")
     try:
         recorded_line = decoded_line(raw_line)
     except DamagedError as error:
         raise DamagedError(f"is damaged: {error}") from error
     # A line that was moved or repeated is intact, but at the place of another round.
-    if recorded_line["round"] != number:
+    if recorded_line["round"] != line_number:
         raise DamagedError(f"is of round {recorded_line['round']}")
     return recorded_line
 
@@ -439,16 +440,16 @@ def read_nodes(folder: Path) -> dict[str, Any] | None:
     try:
         nodes_bytes = read_within(folder, NODES_FILE)
         checksum.check_json(nodes_bytes, nodes_path)
-        document = json.loads(nodes_bytes)
+        nodes_document = json.loads(nodes_bytes)
     except OSError as error:
         raise UserError(f"{nodes_path} cannot be read: {reason(error)}") from error
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{nodes_path} is damaged ({error})") from error
     try:
-        check_nodes(document)
+        check_nodes(nodes_document)
     except DamagedError as error:
         raise DamagedError(f"{nodes_path} is damaged: {error}") from error
-    return dict(document)
+    return dict(nodes_document)
 
 
 def versions() -> Mapping[str, str]:

@@ -22,12 +22,12 @@ from coterie.records.shown import ClientId, Line, shown_as
 from coterie.records.text_files import finite, to_json
 
 MATRICES_FOLDER = "similarity"
-
+"""Folder of a run directory with the matrices of its notes."""
 
 _MATRIX_FILE_NAME = re.compile(r"similarity/[\w-]+\.safetensors", re.ASCII)
 
 
-def line_of_round(round: Round) -> Line:
+def line_of_round(finished_round: Round) -> Line:
     """A round as one JSON object.
 
     ``round`` and ``exchange`` are the numbers of completed rounds and exchanges. ``clients`` maps
@@ -37,107 +37,114 @@ def line_of_round(round: Round) -> Line:
     or did not act; ``similarity`` is the file of a note's matrices, or None.
 
     Args:
-        round: The completed round.
+        finished_round: The completed round.
 
     Returns:
         The object.
     """
-    # What every line has; numbers that are not finite become None at the end.
-    groups = [list(group) for group in round.assignment.groups]
-    clients = _client_entries(round)
-    file_of_note = {id(note): entry_name for entry_name, note in matrices(round).items()}
+    client_entries = _client_entries(finished_round)
+    # A note is not hashable, so its identity stands for it.
+    file_of_note = {id(note): file_name for file_name, note in matrices(finished_round).items()}
+    # What every line has. At the end, keys become texts and tuples become lists.
     recorded_line: Line = {
-        "round": round.number,
-        "exchange": round.position.exchange,
-        "exchanges": round.exchanges,
-        "tested": round.scores is not None,
-        "groups": groups,
-        "clients": clients,
-        "notes": [note_entry(note, file_of_note.get(id(note))) for note in round.notes],
-        "asked": round.asked,
-        "answered": round.answered,
-        "refused": {str(client): reason for client, reason in round.refused.items()},
-        "silent": list(round.silent),
-        "bytes_up": round.bytes_up,
-        "bytes_down": round.bytes_down,
-        "evaluations": round.evaluations,
-        "seconds": dict(round.seconds),
+        "round": finished_round.number,
+        "exchange": finished_round.position.exchange,
+        "exchanges": finished_round.exchanges,
+        "tested": finished_round.scores is not None,
+        "groups": finished_round.assignment.groups,
+        "clients": client_entries,
+        "notes": [note_entry(note, file_of_note.get(id(note))) for note in finished_round.notes],
+        "asked": finished_round.asked,
+        "answered": finished_round.answered,
+        "refused": finished_round.refused,
+        "silent": finished_round.silent,
+        "bytes_up": finished_round.bytes_up,
+        "bytes_down": finished_round.bytes_down,
+        "evaluations": finished_round.evaluations,
+        "seconds": finished_round.seconds,
     }
     # The other entries are in the lines to which they apply.
-    if round.sums:
+    if finished_round.sums:
         recorded_line["sums"] = {
-            str(client): dict(sums)
-            for client, sums in sorted(round.sums.items())
-            if str(client) in clients
+            client: sums
+            for client, sums in sorted(finished_round.sums.items())
+            if str(client) in client_entries
         }
     for entry_name in ("scaled", "claimed", "counted", "released"):
-        values: Mapping[Client, float] = getattr(round, entry_name)
-        if values:
-            recorded_line[entry_name] = {
-                str(client): value for client, value in sorted(values.items())
-            }
+        value_of_client: Mapping[Client, float] = getattr(finished_round, entry_name)
+        if value_of_client:
+            recorded_line[entry_name] = dict(sorted(value_of_client.items()))
     # JSON has neither NaN nor infinity.
-    result = finite(recorded_line)
-    assert isinstance(result, dict)
-    return result
+    finite_line = finite(recorded_line)
+    assert isinstance(finite_line, dict)
+    return finite_line
 
 
-def _client_entries(round: Round) -> dict[str, dict[str, Any]]:
+def _client_entries(finished_round: Round) -> dict[str, dict[str, Any]]:
     """Client's id as a key -> its group, its scores in a tested round, and whether it is hostile."""
     # Each client with the number of its group, in the order of their ids.
     group_of_client: dict[Client, int] = {}
-    for number, group in enumerate(round.assignment.groups):
-        group_of_client |= dict.fromkeys(group, number)
-    entries: dict[str, dict[str, Any]] = {}
-    for client, number in sorted(group_of_client.items()):
-        scores = {} if round.scores is None else round.scores[client]
-        entries[str(client)] = {"group": number, **scores}
-    for client in round.adversaries:
+    for group_number, group in enumerate(finished_round.assignment.groups):
+        group_of_client |= dict.fromkeys(group, group_number)
+    # The scores are in the lines of tested rounds alone.
+    client_entries: dict[str, dict[str, Any]] = {}
+    for client, group_number in sorted(group_of_client.items()):
+        scores = {} if finished_round.scores is None else finished_round.scores[client]
+        client_entries[str(client)] = {"group": group_number, **scores}
+    for client in finished_round.adversaries:
         # It may not have joined yet.
-        if str(client) in entries:
-            entries[str(client)]["adversary"] = True
-    return entries
+        if str(client) in client_entries:
+            client_entries[str(client)]["adversary"] = True
+    return client_entries
 
 
-def note_entry(note: Note, file: str | None) -> dict[str, Any]:
+def note_entry(note: Note, matrix_file_name: str | None) -> dict[str, Any]:
     """The entry of a note in a round's line.
 
     Args:
         note: The note.
-        file: The file of its matrices, if it has any.
+        matrix_file_name: The file of its matrices, if it has any.
 
     Returns:
         The entry, in which numbers may still be NaN or infinite.
     """
+    criteria = []
+    for criterion in note.criteria:
+        # Readers need not compare the value with the bound again.
+        criteria.append({**asdict(criterion), "held": criterion.held})
+    criteria = []
+    for criterion in note.criteria:
+        # Whether the criterion holds is recorded too, so readers need not compare.
+        criteria.append({**asdict(criterion), "held": criterion.held})
     return {
         "kind": note.kind,
         "effect": note.effect,
         "clients": list(note.clients),
         "parts": [list(group) for group in note.parts],
         "text": note.text,
-        "criteria": [{**asdict(criterion), "held": criterion.held} for criterion in note.criteria],
+        "criteria": criteria,
         "otherwise": note.otherwise,
         "numbers": dict(note.numbers),
         "labels": dict(note.labels),
         "values": {
             value_name: dict(sorted(values.items())) for value_name, values in note.values.items()
         },
-        "similarity": file,
+        "similarity": matrix_file_name,
     }
 
 
-def matrices(round: Round) -> dict[str, Note]:
+def matrices(finished_round: Round) -> dict[str, Note]:
     """File in the run directory -> the note whose matrices it holds."""
     # The first note with matrices has the plain name, further ones a number.
-    notes = [note for note in round.notes if note.similarity]
+    notes_with_matrices = [note for note in finished_round.notes if note.similarity]
     note_of_file = {}
-    for number, note in enumerate(notes, start=1):
-        suffix = f"-{number}" if number > 1 else ""
-        note_of_file[f"{MATRICES_FOLDER}/round-{round.number}{suffix}.safetensors"] = note
+    for note_number, note in enumerate(notes_with_matrices, start=1):
+        suffix = f"-{note_number}" if note_number > 1 else ""
+        note_of_file[f"{MATRICES_FOLDER}/round-{finished_round.number}{suffix}.safetensors"] = note
     return note_of_file
 
 
-def matrix_file(note: Note, round: int) -> bytes:
+def matrix_file(note: Note, round_number: int) -> bytes:
     """The file of a note's matrices.
 
     The metadata has one key, ``note``, which names the clients of the rows. There is only one key
@@ -146,28 +153,28 @@ def matrix_file(note: Note, round: int) -> bytes:
 
     Args:
         note: The note, with matrices ``(n, n)`` by name.
-        round: The number of the round.
+        round_number: The number of the round.
 
     Returns:
         The matrices as float32 in safetensors.
     """
-    about = {"round": round, "kind": note.kind, "clients": list(note.order)}
+    row_labels = {"round": round_number, "kind": note.kind, "clients": list(note.order)}
     tensors = {
         matrix_name: matrix.detach().to("cpu", torch.float32).contiguous()
         for matrix_name, matrix in note.similarity.items()
     }
-    return safetensors_of(tensors, {"note": to_json(about)})
+    return safetensors_of(tensors, {"note": to_json(row_labels)})
 
 
 def load_matrices(
-    folder: Path, line: Line, note: Mapping[str, Any]
+    run_folder: Path, recorded_line: Line, recorded_note: Mapping[str, Any]
 ) -> tuple[list[ClientId], dict[str, np.ndarray]]:
     """Read the matrices of a note.
 
     Args:
-        folder: The run directory.
-        line: The record of the round.
-        note: The note in this record.
+        run_folder: The run directory.
+        recorded_line: The record of the round.
+        recorded_note: The note in this record.
 
     Returns:
         The clients of the rows, and the matrices ``(n, n)`` by name.
@@ -176,18 +183,21 @@ def load_matrices(
         DamagedError: The file is missing, or has been changed or damaged.
         UserError: The file is a link.
     """
-    file_name = note["similarity"]
+    file_name = recorded_note["similarity"]
     if not _MATRIX_FILE_NAME.fullmatch(file_name):
         raise DamagedError(
-            f"round {line['round']} of {folder} names a file of matrices {file_name!r:.80}, which is not part of a run"
+            f"round {recorded_line['round']} of {run_folder} names a file of matrices "
+            f"{file_name!r:.80}, which is not part of a run"
         )
     try:
-        file_bytes = read_within(folder, file_name)
-        checksum.check(file_bytes, folder / file_name, line.get("files", {}).get(file_name))
+        file_bytes = read_within(run_folder, file_name)
+        checksum.check(
+            file_bytes, run_folder / file_name, recorded_line.get("files", {}).get(file_name)
+        )
         # A safetensors file begins with the length of its header, 8 bytes, and the header as JSON.
-        header = json.loads(file_bytes[8 : 8 + int.from_bytes(file_bytes[:8], "little")])
-        about = json.loads(header["__metadata__"]["note"])
-        clients = [int(client) for client in about["clients"]]
+        file_header = json.loads(file_bytes[8 : 8 + int.from_bytes(file_bytes[:8], "little")])
+        row_labels = json.loads(file_header["__metadata__"]["note"])
+        row_clients = [int(client) for client in row_labels["clients"]]
         matrices_by_name = safetensors.numpy.load(file_bytes)
     except (
         OSError,
@@ -199,13 +209,13 @@ def load_matrices(
         RuntimeError,
     ) as error:
         raise DamagedError(
-            f"{folder / file_name} cannot be read; it is damaged or missing"
+            f"{run_folder / file_name} cannot be read; it is damaged or missing"
         ) from error
     for matrix in matrices_by_name.values():
-        if matrix.shape != (len(clients), len(clients)) or matrix.dtype.kind != "f":
+        if matrix.shape != (len(row_clients), len(row_clients)) or matrix.dtype.kind != "f":
             raise DamagedError(
-                f"{folder / file_name} has a matrix that does not match its {len(clients)} clients"
+                f"{run_folder / file_name} has a matrix that does not match its {len(row_clients)} clients"
             )
     # With the names by which the line shows clients.
-    naming = shown_as(line)
-    return [naming.client(client) for client in clients], matrices_by_name
+    naming = shown_as(recorded_line)
+    return [naming.client(client) for client in row_clients], matrices_by_name

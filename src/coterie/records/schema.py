@@ -181,11 +181,11 @@ class DescriptionEntry(TypedDict):
 _LINE_DECODER = msgspec.json.Decoder(RoundEntry)
 
 
-def decoded_line(data: bytes) -> dict[str, Any]:
+def decoded_line(line_bytes: bytes) -> dict[str, Any]:
     """Decode a line of the records.
 
     Args:
-        data: The line, without its end.
+        line_bytes: The line, without its end.
 
     Returns:
         The line as dicts and lists.
@@ -194,83 +194,87 @@ def decoded_line(data: bytes) -> dict[str, Any]:
         DamagedError: It is not a line of the records.
     """
     try:
-        line: Any = _LINE_DECODER.decode(data)
+        recorded_line: Any = _LINE_DECODER.decode(line_bytes)
     except (ValueError, RecursionError) as error:
         raise DamagedError(_in_sentence(error)) from error
     # What the types do not state.
-    _check_groups(line)
-    if not all(
-        sound(sums) for metrics in line.get("sums", {}).values() for sums in metrics.values()
-    ):
-        raise DamagedError("'sums' are no sums of errors")
-    return dict(line)
+    _check_groups(recorded_line)
+    for sums_of_metric in recorded_line.get("sums", {}).values():
+        if not all(map(sound, sums_of_metric.values())):
+            raise DamagedError("'sums' are no sums of errors")
+    return dict(recorded_line)
 
 
-def _check_groups(line: RoundEntry) -> None:
+def _check_groups(recorded_line: RoundEntry) -> None:
     """Check that each client is in one group, has this group's number, and has numbers for metrics."""
-    group_of_client = {
-        str(client): number for number, group in enumerate(line["groups"]) for client in group
-    }
+    group_of_client: dict[str, int] = {}
+    for group_number, group in enumerate(recorded_line["groups"]):
+        group_of_client |= dict.fromkeys(map(str, group), group_number)
     # A client in two groups has only one entry in the table.
-    if len(group_of_client) != sum(map(len, line["groups"])):
+    if len(group_of_client) != sum(map(len, recorded_line["groups"])):
         raise DamagedError("'groups' has a client in two groups")
-    if group_of_client != {client: entry.get("group") for client, entry in line["clients"].items()}:
+    if group_of_client.keys() != recorded_line["clients"].keys():
         raise DamagedError("'clients' do not match 'groups'")
-    for client, entry in line["clients"].items():
-        for entry_name, value in entry.items():
+    for client, client_entry in recorded_line["clients"].items():
+        if client_entry.get("group") != group_of_client[client]:
+            raise DamagedError("'clients' do not match 'groups'")
+        # Groups and scores are numbers; only the mark of a hostile client is true or false.
+        for entry_name, value in client_entry.items():
             if isinstance(value, bool) != (entry_name == "adversary"):
                 raise DamagedError(f"{entry_name!r} of client {client} has the wrong type")
 
 
-def check_nodes(document: Any) -> None:
+def check_nodes(nodes_document: Any) -> None:
     """Check the names in ``nodes.json``, which differ also when they are shown.
 
     Args:
-        document: The content of the file.
+        nodes_document: The content of the file.
 
     Raises:
         DamagedError: The names are not well-formed.
     """
     # Two names that differ may be shown as the same text.
-    client_names = [
-        printable(client_name) for client_name in _converted(document, NodesEntry)["names"].values()
-    ]
-    if not _are_names(client_names) or any(client_name.isdecimal() for client_name in client_names):
+    nodes_entry = _converted(nodes_document, NodesEntry)
+    client_names = list(map(printable, nodes_entry["names"].values()))
+    # A number would be taken for the client that has it.
+    if not _are_names(client_names) or any(map(str.isdecimal, client_names)):
         raise DamagedError("'names' has a name twice, or one that is empty, too long or a number")
 
 
-def check_description(document: Mapping[str, Any]) -> None:
+def check_description(description: Mapping[str, Any]) -> None:
     """Check the content of ``run.toml``.
 
     Args:
-        document: The content.
+        description: The content.
 
     Raises:
         DamagedError: An entry is missing or has the wrong form, or a setting would not be accepted.
     """
     # The types first, then what they do not state, then every setting.
-    world: WorldEntry = _converted(document, DescriptionEntry)["world"]
+    world_entry: WorldEntry = _converted(description, DescriptionEntry)["world"]
     for entry_name, is_sound in _WORLD_CHECKS.items():
-        if entry_name in world and not is_sound(world[entry_name]):  # type: ignore[literal-required]
+        if entry_name in world_entry and not is_sound(world_entry[entry_name]):  # type: ignore[literal-required]
             raise DamagedError(f"{entry_name!r} has the wrong form")
-    _check_settings(document)
+    _check_settings(description)
 
 
-def _are_names(names: list[str]) -> bool:
+def _are_names(client_names: list[str]) -> bool:
     """Whether these are names of clients: all different, and neither empty nor too long."""
-    return len(set(names)) == len(names) and all(
-        0 < len(client_name) <= LONGEST_NAME for client_name in names
+    return len(set(client_names)) == len(client_names) and all(
+        0 < len(client_name) <= LONGEST_NAME for client_name in client_names
     )
 
 
-def _is_drift(drift: DriftEntry) -> bool:
+def _is_drift(drift_entry: DriftEntry) -> bool:
     """Whether there is a time step, and each has as many concepts."""
-    return len({len(concepts) for concepts in drift["concepts"]}) == 1
+    return len({len(concepts) for concepts in drift_entry["concepts"]}) == 1
 
 
-def _is_constant(constant: ConstantEntry) -> bool:
+def _is_constant(constant_entry: ConstantEntry) -> bool:
     """Whether the sums of a constant prediction are sums of errors; a client without test data has none."""
-    return all(sums == {} or sound(sums) for sums in constant.get("sums", ()))
+    return all(
+        error_sums == {} or sound(error_sums) for error_sums in constant_entry.get("sums", ())
+    )
 
 
 _WORLD_CHECKS: Mapping[str, Callable[[Any], bool]] = {
@@ -282,32 +286,30 @@ _WORLD_CHECKS: Mapping[str, Callable[[Any], bool]] = {
 """Entry about the world -> the check of what its type does not state."""
 
 
-def _check_settings(document: Mapping[str, Any]) -> None:
+def _check_settings(description: Mapping[str, Any]) -> None:
     """Check that every known setting would be accepted now.
 
     A federation may have a method of its own, whose settings are not known. The secret is not in
     the document.
     """
     # A file of another version may have settings that this one refuses.
-    method = document["methods"][0]
-    tables: list[tuple[type[Any], Mapping[str, Any]]] = [
-        (Training, document["training"]),
-        (Boundary, document["boundary"]),
-        (Robust, document["robust"]),
+    method_table = description["methods"][0]
+    tables_by_class: list[tuple[type[Any], Mapping[str, Any]]] = [
+        (Training, description["training"]),
+        (Boundary, description["boundary"]),
+        (Robust, description["robust"]),
     ]
-    if method["name"] in METHODS:
-        tables.append((METHODS[method["name"]], method))
-    for settings_class, table in tables:
-        setting_names = {field.name for field in fields(settings_class) if field.init} - {"secret"}
+    if method_table["name"] in METHODS:
+        tables_by_class.append((METHODS[method_table["name"]], method_table))
+    for settings_class, table in tables_by_class:
+        # A method's table also has its name, which is no setting.
+        settings = {}
+        for class_field in fields(settings_class):
+            is_setting = class_field.init and class_field.name != "secret"
+            if is_setting and class_field.name in table:
+                settings[class_field.name] = table[class_field.name]
         try:
-            build(
-                settings_class,
-                {
-                    setting_name: table[setting_name]
-                    for setting_name in setting_names
-                    if setting_name in table
-                },
-            )
+            build(settings_class, settings)
         except (UserError, TypeError, ValueError) as error:
             raise DamagedError(str(error)) from error
 
@@ -326,5 +328,5 @@ def _converted(document: Any, entry_type: type[Any]) -> Any:
 
 def _in_sentence(error: Exception) -> str:
     """An error's message as the end of a sentence."""
-    message = str(error)
-    return f"{message[:1].lower()}{message[1:]}"
+    error_text = str(error)
+    return f"{error_text[:1].lower()}{error_text[1:]}"

@@ -47,73 +47,85 @@ class Shown:
     better: str = "greater"
 
     @classmethod
-    def of(cls, world: Mapping[str, Any], names: Mapping[int, str] | None = None) -> Shown:
-        """What is needed to show the records of a run with this table ``world`` of ``run.toml``.
+    def of(
+        cls, world_table: Mapping[str, Any], client_names: Mapping[int, str] | None = None
+    ) -> Shown:
+        """What is needed to show the records of a run.
 
         Args:
-            world: The table.
-            names: Client -> its name. None takes the names in the table.
+            world_table: The table ``world`` of its ``run.toml``.
+            client_names: Client -> its name. None takes the names in the table.
         """
-        if names is None:
-            names = dict(zip(world["clients"], world.get("names", ()), strict=False))
+        if client_names is None:
+            client_names = dict(
+                zip(world_table["clients"], world_table.get("names", ()), strict=False)
+            )
         # Names come from clients: only their printable form is shown.
-        label_of = labels({client: printable(client_name) for client, client_name in names.items()})
-        return cls(
-            {str(client): label for client, label in label_of.items()}, **world.get("metric", {})
+        printable_names = dict(
+            zip(client_names, map(printable, client_names.values()), strict=True)
         )
+        label_of_key = {str(client): label for client, label in labels(printable_names).items()}
+        return cls(label_of_key, **world_table.get("metric", {}))
 
-    def client(self, id: int | str) -> ClientId:
+    def client(self, client_number: int | str) -> ClientId:
         """The client with this number, or with this number as a key of the records."""
-        return self.labels[str(id)] if str(id) in self.labels else self.key(str(id))
+        client_key = str(client_number)
+        return self.labels[client_key] if client_key in self.labels else self.key(client_key)
 
-    def key(self, key: str) -> ClientId:
+    def key(self, client_key: str) -> ClientId:
         """The client's id as it is shown, from a key of a shown line's tables: text if any client has a name in words."""
-        return key if isinstance(next(iter(self.labels.values()), 0), str) else int(key)
+        # Labels are all numbers or all texts, so the first one tells; without any, numbers.
+        first_label = next(iter(self.labels.values()), 0)
+        return client_key if isinstance(first_label, str) else int(client_key)
 
-    def clients(self, ids: Sequence[int]) -> list[ClientId]:
+    def clients(self, client_numbers: Sequence[int]) -> list[ClientId]:
         """These clients, sorted as groups are."""
-        return sorted(
-            (self.client(id) for id in ids), key=lambda label: (isinstance(label, str), label)
-        )
+        # Numbers come before names, each in ascending order.
+        shown_ids = map(self.client, client_numbers)
+        return sorted(shown_ids, key=lambda shown_id: (isinstance(shown_id, str), shown_id))
 
-    def text(self, text: str) -> str:
+    def text(self, note_text: str) -> str:
         """A note's text with the names of clients."""
         if not self.labels:
-            return text
-        return _CLIENT_NUMBER.sub(lambda match: f"client {self.client(match[1])}", text)
+            return note_text
+        return _CLIENT_NUMBER.sub(
+            lambda client_match: f"client {self.client(client_match[1])}", note_text
+        )
 
-    def line(self, line: Line) -> Line:
+    def line(self, recorded_line: Line) -> Line:
         """A line of the records as it is shown."""
         if not self.labels:
-            return {**line, SHOWN_KEY: self}
+            return {**recorded_line, SHOWN_KEY: self}
         # Tables by client, lists of clients, and texts that name clients.
-        tables = {
-            table_key: _table(self, line[table_key])
+        shown_tables = {
+            table_key: _table(self, recorded_line[table_key])
             for table_key in _TABLES_BY_CLIENT
-            if table_key in line
+            if table_key in recorded_line
         }
-        refused = _table(self, line["refused"])
+        refusal_reasons = _table(self, recorded_line["refused"])
+        for client_key, reason in refusal_reasons.items():
+            refusal_reasons[client_key] = self.text(reason)
         return {
-            **line,
-            **tables,
-            "groups": [self.clients(group) for group in line["groups"]],
-            "refused": {table_key: self.text(reason) for table_key, reason in refused.items()},
-            "silent": self.clients(line["silent"]),
-            "notes": [_note(self, note) for note in line["notes"]],
+            **recorded_line,
+            **shown_tables,
+            "groups": list(map(self.clients, recorded_line["groups"])),
+            "refused": refusal_reasons,
+            "silent": self.clients(recorded_line["silent"]),
+            "notes": [_note(self, note) for note in recorded_line["notes"]],
             SHOWN_KEY: self,
         }
 
-    def best(self, values: Sequence[float]) -> float:
+    def best(self, metric_values: Sequence[float]) -> float:
         """The best of some values of the main metric."""
-        return max(values) if self.better == "greater" else min(values)
+        return max(metric_values) if self.better == "greater" else min(metric_values)
 
-    def direction(self, metric: str) -> str:
+    def direction(self, metric_name: str) -> str:
         """Whether a ``"greater"`` or a ``"smaller"`` value of a metric is better; greater if that is not known."""
-        if metric == self.main:
+        if metric_name == self.main:
             return self.better
-        if metric in METRICS:
-            return METRICS[metric].better
-        return "smaller" if metric == "loss" else "greater"
+        if metric_name in METRICS:
+            return METRICS[metric_name].better
+        return "smaller" if metric_name == "loss" else "greater"
 
 
 _TABLES_BY_CLIENT = ("clients", "scaled", "claimed", "counted", "released", "sums")
@@ -122,40 +134,43 @@ _TABLES_BY_CLIENT = ("clients", "scaled", "claimed", "counted", "released", "sum
 _CLIENT_NUMBER = re.compile(r"\bclient (\d{1,18})\b")
 
 
-def shown_as(line: Line) -> Shown:
+def shown_as(recorded_line: Line) -> Shown:
     """The :class:`Shown` of a line."""
-    naming: Shown = line.get(SHOWN_KEY) or Shown()
+    naming: Shown = recorded_line.get(SHOWN_KEY) or Shown()
     return naming
 
 
 def shown(
-    naming: Shown, description: Mapping[str, Any], lines: Sequence[Line]
+    naming: Shown, description: Mapping[str, Any], recorded_lines: Sequence[Line]
 ) -> tuple[dict[str, Any], list[Line]]:
     """Return the content of ``run.toml`` and the lines of the records as they are shown.
 
     Args:
         naming: What is needed to show them.
         description: The content of ``run.toml``.
-        lines: The recorded rounds.
+        recorded_lines: The recorded rounds.
 
     Returns:
         Both, with names in place of numbers wherever a client is named, also in the texts of notes.
         Where data drift, ``true_groups`` are those of the last of these rounds.
     """
-    described = _described(naming, description)
+    shown_description = _described(naming, description)
     # Where data drift, the true groups are those of the newest round.
-    if "drift" in described["world"] and lines:
-        world = described["world"]
-        described["world"] = {**world, "true_groups": truth_at(world, lines[-1]["round"])}
-    return described, [naming.line(line) for line in lines]
+    if "drift" in shown_description["world"] and recorded_lines:
+        world_table = shown_description["world"]
+        shown_description["world"] = {
+            **world_table,
+            "true_groups": truth_at(world_table, recorded_lines[-1]["round"]),
+        }
+    return shown_description, [naming.line(recorded_line) for recorded_line in recorded_lines]
 
 
-def truth_at(world: Mapping[str, Any], round: int) -> list[list[ClientId]] | None:
+def truth_at(world_table: Mapping[str, Any], round_number: int) -> list[list[ClientId]] | None:
     """Return the true groups in a round, also where data drift.
 
     Args:
-        world: The table ``world`` of ``run.toml``, as it is recorded or shown.
-        round: The number of the round, from 1.
+        world_table: The table ``world`` of ``run.toml``, as it is recorded or shown.
+        round_number: The number of the round, from 1.
 
     Returns:
         The clients of each group, in the order of their first member; None if the true groups are
@@ -166,17 +181,17 @@ def truth_at(world: Mapping[str, Any], round: int) -> list[list[ClientId]] | Non
         [[0, 2], [1]]
     """
     # Without drift, the recorded groups hold in every round.
-    drift = world.get("drift")
-    if drift is None:
-        groups: list[list[ClientId]] | None = world.get("true_groups")
-        return groups
+    drift_table = world_table.get("drift")
+    if drift_table is None:
+        true_groups: list[list[ClientId]] | None = world_table.get("true_groups")
+        return true_groups
     # Clients that have one concept in this time step are a group.
-    time_steps = drift["concepts"]
-    time_step = min((round - 1) // drift["period"], len(time_steps) - 1)
-    members: dict[int, list[ClientId]] = {}
-    for client, concept in zip(world["clients"], time_steps[time_step], strict=False):
-        members.setdefault(concept, []).append(client)
-    return list(members.values())
+    time_steps = drift_table["concepts"]
+    time_step = min((round_number - 1) // drift_table["period"], len(time_steps) - 1)
+    clients_of_concept: dict[int, list[ClientId]] = {}
+    for client, concept in zip(world_table["clients"], time_steps[time_step], strict=False):
+        clients_of_concept.setdefault(concept, []).append(client)
+    return list(clients_of_concept.values())
 
 
 def _described(naming: Shown, description: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,40 +199,41 @@ def _described(naming: Shown, description: Mapping[str, Any]) -> dict[str, Any]:
     if not naming.labels:
         return dict(description)
     # Only these entries of the table name clients.
-    world = dict(description["world"])
-    world["clients"] = [naming.client(client) for client in world["clients"]]
-    if "true_groups" in world:
-        world["true_groups"] = [naming.clients(group) for group in world["true_groups"]]
-    if "adversaries" in world:
-        world["adversaries"] = naming.clients(world["adversaries"])
-    return {**description, "world": world}
+    world_table = dict(description["world"])
+    world_table["clients"] = list(map(naming.client, world_table["clients"]))
+    if "true_groups" in world_table:
+        world_table["true_groups"] = list(map(naming.clients, world_table["true_groups"]))
+    if "adversaries" in world_table:
+        world_table["adversaries"] = naming.clients(world_table["adversaries"])
+    return {**description, "world": world_table}
 
 
-def _table(naming: Shown, table: Mapping[str, Any]) -> dict[str, Any]:
+def _table(naming: Shown, client_table: Mapping[str, Any]) -> dict[str, Any]:
     """A table whose keys are clients, with their names."""
-    return {str(naming.client(key)): value for key, value in table.items()}
+    return {str(naming.client(client_key)): value for client_key, value in client_table.items()}
 
 
-def _note(naming: Shown, note: Mapping[str, Any]) -> dict[str, Any]:
+def _note(naming: Shown, recorded_note: Mapping[str, Any]) -> dict[str, Any]:
     """A note with the names of clients."""
+    shown_values = {}
+    for value_name, value_of_client in recorded_note["values"].items():
+        shown_values[value_name] = _table(naming, value_of_client)
     return {
-        **note,
-        "clients": naming.clients(note["clients"]),
-        "parts": [naming.clients(group) for group in note["parts"]],
-        "text": naming.text(note["text"]),
-        "otherwise": naming.text(note["otherwise"]),
-        "values": {
-            value_name: _table(naming, values) for value_name, values in note["values"].items()
-        },
+        **recorded_note,
+        "clients": naming.clients(recorded_note["clients"]),
+        "parts": list(map(naming.clients, recorded_note["parts"])),
+        "text": naming.text(recorded_note["text"]),
+        "otherwise": naming.text(recorded_note["otherwise"]),
+        "values": shown_values,
     }
 
 
-def spread(line: Line, metric: str = "") -> dict[str, Any]:
+def spread(recorded_line: Line, metric_name: str = "") -> dict[str, Any]:
     """Statistics of a metric in a tested round.
 
     Args:
-        line: The record of the round.
-        metric: The name of the metric; the main one if it is empty.
+        recorded_line: The record of the round.
+        metric_name: The name of the metric; the main one if it is empty.
 
     Returns:
         ``mean``, ``std`` (the standard deviation of exactly these clients, not an estimate) and
@@ -226,96 +242,113 @@ def spread(line: Line, metric: str = "") -> dict[str, Any]:
         the loss, of which all three are then NaN. For a metric whose sums the line has, such as R2,
         ``mean`` is that of the test rows of the honest clients together, see ``coterie.pooling``.
     """
-    naming = shown_as(line)
-    metric = metric or naming.main
-    values = {client: entry.get(metric) for client, entry in line["clients"].items()}
-    honest = list(_honest(line["clients"]))
-    # A client without a value counts only for the loss, of which nothing is known then.
-    counted = [values[client] for client in honest]
-    if metric != "loss":
-        counted = [value for value in counted if value is not None]
-    counted_values = np.array(counted or [None], dtype=np.float64)
-    pooled_mean = pooled_over(line, honest, metric)
+    naming = shown_as(recorded_line)
+    metric_name = metric_name or naming.main
+    honest_entries = _honest(recorded_line["clients"])
+    value_of_client = {}
+    honest_values = []
+    for client_key, client_entry in recorded_line["clients"].items():
+        value = client_entry.get(metric_name)
+        value_of_client[client_key] = value
+        # A client without a value counts only for the loss, of which nothing is known then.
+        if client_key in honest_entries and (value is not None or metric_name == "loss"):
+            honest_values.append(value)
+    # NumPy makes NaN of None, also if no client has a value.
+    counted_values = np.array(honest_values or [None], dtype=np.float64)
+    is_greater_better = naming.direction(metric_name) == "greater"
+    worst_value = counted_values.min() if is_greater_better else counted_values.max()
+    pooled_mean = pooled_over(recorded_line, honest_entries, metric_name)
     return {
         "mean": float(counted_values.mean()) if pooled_mean is None else pooled_mean,
         "std": float(counted_values.std()),
-        "worst": float(
-            counted_values.min() if naming.direction(metric) == "greater" else counted_values.max()
-        ),
-        "per_client": values,
+        "worst": float(worst_value),
+        "per_client": value_of_client,
     }
 
 
-def _honest(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+def _honest(client_entries: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """The entries of clients that are not hostile."""
-    return {client: entry for client, entry in entries.items() if not entry.get("adversary")}
+    return {
+        client_key: client_entry
+        for client_key, client_entry in client_entries.items()
+        if not client_entry.get("adversary")
+    }
 
 
-def mean_of(line: Line, clients: Iterable[ClientId], metric: str = "") -> float | None:
+def mean_of(
+    recorded_line: Line, clients: Iterable[ClientId], metric_name: str = ""
+) -> float | None:
     """Return the mean of a metric over these clients in one round; over the honest ones only, if there are any.
 
     For a metric whose sums the line has, such as R2, it is that of their test rows together, see
     ``coterie.pooling``.
 
     Args:
-        line: The record of the round.
+        recorded_line: The record of the round.
         clients: The clients to average over.
-        metric: The name of the metric; the main one if it is empty.
+        metric_name: The name of the metric; the main one if it is empty.
 
     Returns:
         The mean, or None if no client has a value.
     """
-    metric = metric or shown_as(line).main
-    entries = {
-        str(client): line["clients"][str(client)]
-        for client in clients
-        if str(client) in line["clients"]
-    }
+    metric_name = metric_name or shown_as(recorded_line).main
+    client_entries = {}
+    for client_key in map(str, clients):
+        # A client may have joined after this round.
+        if client_key in recorded_line["clients"]:
+            client_entries[client_key] = recorded_line["clients"][client_key]
     # A group of hostile clients alone has a mean, too.
-    honest = _honest(entries) or entries
-    pooled_mean = pooled_over(line, honest, metric)
+    averaged_entries = _honest(client_entries) or client_entries
+    pooled_mean = pooled_over(recorded_line, averaged_entries, metric_name)
     if pooled_mean is not None:
         return None if math.isnan(pooled_mean) else pooled_mean
-    values = [entry[metric] for entry in honest.values() if entry.get(metric) is not None]
-    return float(np.mean(values)) if values else None
+    # A client without a value does not count.
+    optional_values = [entry.get(metric_name) for entry in averaged_entries.values()]
+    metric_values = [value for value in optional_values if value is not None]
+    return float(np.mean(metric_values)) if metric_values else None
 
 
-def pooled_over(line: Line, clients: Iterable[str], metric: str) -> float | None:
+def pooled_over(recorded_line: Line, clients: Iterable[str], metric_name: str) -> float | None:
     """Return a metric of the test rows of some clients together.
 
     Args:
-        line: The record of the round.
+        recorded_line: The record of the round.
         clients: The keys of these clients in the line.
-        metric: The name of the metric.
+        metric_name: The name of the metric.
 
     Returns:
         The metric, NaN if it is not defined; None if the line has no sums of it, so that it is
         averaged over clients.
     """
-    sums = sums_of(line, metric)
-    client_sums = [sums[client] for client in clients if client in sums]
+    sums_of_client = sums_of(recorded_line, metric_name)
+    client_sums = [sums_of_client[client] for client in clients if client in sums_of_client]
     return pooled(client_sums) if client_sums else None
 
 
-def sums_of(line: Line, metric: str) -> dict[str, ErrorSums]:
+def sums_of(recorded_line: Line, metric_name: str) -> dict[str, ErrorSums]:
     """Return client -> its sums of a metric, see ``coterie.pooling``; empty for a metric that is averaged over clients."""
-    return {client: sums[metric] for client, sums in line.get("sums", {}).items() if metric in sums}
+    return {
+        client: sums[metric_name]
+        for client, sums in recorded_line.get("sums", {}).items()
+        if metric_name in sums
+    }
 
 
-def ends(line: Line, rounds: int, target: float | None) -> bool:
+def ends(recorded_line: Line, num_rounds: int, target_mean: float | None) -> bool:
     """Whether a run ends with a round.
 
     Args:
-        line: The shown record of the round.
-        rounds: Rounds of the run.
-        target: The target of the mean of the main metric; None for none.
+        recorded_line: The shown record of the round.
+        num_rounds: Rounds of the run.
+        target_mean: The target of the mean of the main metric; None for none.
 
     Returns:
         Whether the round is the last, or its mean has reached the target.
     """
-    if target is None or not line["tested"]:
-        return bool(line["round"] >= rounds)
+    if target_mean is None or not recorded_line["tested"]:
+        return bool(recorded_line["round"] >= num_rounds)
     # A run with a target ends when the mean of a tested round has reached it.
-    main_mean = spread(line)["mean"]
-    reached = main_mean >= target if shown_as(line).better == "greater" else main_mean <= target
-    return bool(line["round"] >= rounds or reached)
+    main_mean = spread(recorded_line)["mean"]
+    is_greater_better = shown_as(recorded_line).better == "greater"
+    has_reached_target = main_mean >= target_mean if is_greater_better else main_mean <= target_mean
+    return bool(recorded_line["round"] >= num_rounds or has_reached_target)

@@ -49,62 +49,65 @@ class BusyError(UserError):
     """Another process is writing this run directory."""
 
 
-def check_schema(version: object, path: Path) -> None:
+def check_schema(version: object, file_path: Path) -> None:
     """Check the schema version of a file.
 
     Args:
         version: The version in the file.
-        path: The file, for error messages.
+        file_path: The file, for error messages.
 
     Raises:
         DamagedError: The file has no version.
         UserError: The version is newer than :data:`SCHEMA_VERSION`.
     """
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise DamagedError(f"{path} has no schema version; it is not a Coterie file, or damaged")
+        raise DamagedError(
+            f"{file_path} has no schema version; it is not a Coterie file, or damaged"
+        )
     if version > SCHEMA_VERSION:
         raise UserError(
-            f"{path} has schema version {version}, this version of Coterie reads up to {SCHEMA_VERSION}; use a newer Coterie"
+            f"{file_path} has schema version {version}, this version of Coterie reads up to "
+            f"{SCHEMA_VERSION}; use a newer Coterie"
         )
 
 
-def write_whole(path: Path, data: bytes, sync: bool = True) -> None:
+def write_whole(file_path: Path, file_bytes: bytes, sync_name: bool = True) -> None:
     """Write a file atomically: if the process or the machine stops, the file is either complete or as before.
 
-    If there is a link at ``path``, the link is replaced, and its target stays as it is.
+    If there is a link at ``file_path``, the link is replaced, and its target stays as it is.
 
     Args:
-        path: The file.
-        data: Its bytes.
-        sync: Whether the file's new name is on the disk when this function returns. If not, call
+        file_path: The file.
+        file_bytes: Its bytes.
+        sync_name: Whether the file's new name is on the disk when this function returns. If not, call
             :func:`sync_folder` later.
 
     Raises:
         OSError: The file cannot be written, for example because the disk is full.
         UserError: A link or a special file is at the place of the partial file.
     """
-    partial_path = path.with_name(path.name + PART_SUFFIX)
+    partial_path = file_path.with_name(file_path.name + PART_SUFFIX)
     try:
         # Written under another name and renamed: the file is never there in part.
         _make_way(partial_path)
-        handle = os.open(
+        file_descriptor = os.open(
             partial_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
         )
-        with open(handle, "wb") as file:
-            file.write(data)
+        with open(file_descriptor, "wb") as file:
+            file.write(file_bytes)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(partial_path, path)
+        os.replace(partial_path, file_path)
     except OSError as error:
         # For example, the disk is full. The message names the file that the caller named.
         with suppress(OSError):
             partial_path.unlink(missing_ok=True)
-        error.filename = str(path)
+        error.filename = str(file_path)
         error.filename2 = None
         raise
     # The directory has the new name on the disk only after a sync of its own.
-    if sync:
-        sync_folder(path.parent)
+    if sync_name:
+        sync_folder(file_path.parent)
 
 
 def _make_way(partial_path: Path) -> None:
@@ -119,11 +122,11 @@ def _make_way(partial_path: Path) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Flush the directory ``folder`` to disk, so that renames in it are durable."""
-    handle = os.open(folder, os.O_RDONLY)
+    folder_descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        os.fsync(folder_descriptor)
     finally:
-        os.close(handle)
+        os.close(folder_descriptor)
 
 
 class Checkpoints:
@@ -134,38 +137,51 @@ class Checkpoints:
         self.blobs = folder / "blobs"
 
     def save(
-        self, round: int, value: Any, kept: int = CHECKPOINTS_KEPT, identity: str = ""
+        self,
+        round_number: int,
+        value: Any,
+        num_kept: int = CHECKPOINTS_KEPT,
+        run_identity: str = "",
     ) -> None:
         """Store a checkpoint, then remove all but the newest ones.
 
         Args:
-            round: The round after which it is made.
+            round_number: The round after which it is made.
             value: The value to store.
-            kept: Newest checkpoints to keep.
-            identity: The identity of the run, which shows that the checkpoint belongs to it.
+            num_kept: Newest checkpoints to keep.
+            run_identity: The identity of the run, which shows that the checkpoint belongs to it.
         """
         # Blobs first: a checkpoint on the disk has all its blobs.
         self._check_links()
         self.blobs.mkdir(parents=True, exist_ok=True)
-        encoded = codec.encode(value, self._put)
+        encoded_value = codec.encode(value, self._put)
         # Once for all blobs.
         sync_folder(self.blobs)
-        document = {"schema": SCHEMA_VERSION, "round": round, "run": identity, "value": encoded}
+        document = {
+            "schema": SCHEMA_VERSION,
+            "round": round_number,
+            "run": run_identity,
+            "value": encoded_value,
+        }
         write_whole(
-            self.path(round), checksum.sealed_json(json.dumps(document, allow_nan=False).encode())
+            self.path(round_number),
+            checksum.sealed_json(json.dumps(document, allow_nan=False).encode()),
         )
-        self.prune(kept, {round: codec.blobs(encoded)})
+        self.prune(num_kept, {round_number: codec.blobs(encoded_value)})
 
     def load(
-        self, identity: str | None = None, fallback: bool = True, rounds: list[int] | None = None
+        self,
+        run_identity: str | None = None,
+        fallback: bool = True,
+        considered_rounds: list[int] | None = None,
     ) -> tuple[int, Any] | None:
         """The newest checkpoint that can be read.
 
         Args:
-            identity: The identity of the run; None for any.
+            run_identity: The identity of the run; None for any.
             fallback: Whether to use the checkpoint before, if one is damaged. A run that continues
                 from there gives the same result, only later.
-            rounds: The rounds whose checkpoints are considered, ascending; None for all.
+            considered_rounds: The rounds whose checkpoints are considered, ascending; None for all.
 
         Returns:
             (round, value); None if there is no checkpoint.
@@ -176,24 +192,28 @@ class Checkpoints:
             UserError: A checkpoint is of a newer schema, or has an unknown class.
         """
         # From the newest; the message is about the oldest if none can be read.
-        damaged: DamagedError | None = None
-        for round in reversed(self.rounds() if rounds is None else rounds):
+        damage: DamagedError | None = None
+        for round_number in reversed(
+            self.rounds() if considered_rounds is None else considered_rounds
+        ):
             try:
-                return round, codec.decode(self.document(round, identity)["value"], self.blob)
+                return round_number, codec.decode(
+                    self.document(round_number, run_identity)["value"], self.blob
+                )
             except (DamagedError, FileNotFoundError) as error:
-                damaged = DamagedError(f"{self.path(round)} cannot be read: {error}")
+                damage = DamagedError(f"{self.path(round_number)} cannot be read: {error}")
                 if not fallback:
-                    raise damaged from error
-        if damaged is not None:
-            raise damaged
+                    raise damage from error
+        if damage is not None:
+            raise damage
         return None
 
-    def check(self, round: int, identity: str | None = None) -> list[str]:
+    def check(self, round_number: int, run_identity: str | None = None) -> list[str]:
         """Check a checkpoint and its blobs.
 
         Args:
-            round: The round of the checkpoint.
-            identity: The identity of the run; None for any.
+            round_number: The round of the checkpoint.
+            run_identity: The identity of the run; None for any.
 
         Returns:
             The names of its blobs.
@@ -202,7 +222,7 @@ class Checkpoints:
             UserError: The checkpoint or one of its blobs has been changed or damaged.
         """
         # Reading a blob compares it with its name, which is its hash.
-        blob_names = sorted(set(codec.blobs(self.document(round, identity)["value"])))
+        blob_names = sorted(set(codec.blobs(self.document(round_number, run_identity)["value"])))
         for blob_name in blob_names:
             self.blob(blob_name)
         return blob_names
@@ -212,24 +232,24 @@ class Checkpoints:
         self._check_links()
         if not self.folder.is_dir():
             return []
-        rounds = []
+        checkpoint_rounds = []
         for file_name in os.listdir(self.folder):
-            match = _CHECKPOINT_NAME.fullmatch(file_name)
+            name_match = _CHECKPOINT_NAME.fullmatch(file_name)
             # Only the name that this class would write: not 0000012.json for round 12.
-            if match and self.path(int(match[1])).name == file_name:
-                rounds.append(int(match[1]))
-        return sorted(rounds)
+            if name_match and self.path(int(name_match[1])).name == file_name:
+                checkpoint_rounds.append(int(name_match[1]))
+        return sorted(checkpoint_rounds)
 
-    def path(self, round: int) -> Path:
+    def path(self, round_number: int) -> Path:
         """The file of a round's checkpoint."""
-        return self.folder / f"{round:06d}.json"
+        return self.folder / f"{round_number:06d}.json"
 
-    def document(self, round: int, identity: str | None = None) -> dict[str, Any]:
+    def document(self, round_number: int, run_identity: str | None = None) -> dict[str, Any]:
         """Read a checkpoint without decoding its value.
 
         Args:
-            round: The round of the checkpoint.
-            identity: The identity of the run; None for any.
+            round_number: The round of the checkpoint.
+            run_identity: The identity of the run; None for any.
 
         Returns:
             The entries ``round``, ``run`` and ``value``.
@@ -237,7 +257,7 @@ class Checkpoints:
         Raises:
             DamagedError: The checkpoint has been changed or damaged, or belongs to another run.
         """
-        checkpoint_path = self.path(round)
+        checkpoint_path = self.path(round_number)
         try:
             file_bytes = read_within(self.folder, checkpoint_path.name)
             document = json.loads(file_bytes)
@@ -248,9 +268,9 @@ class Checkpoints:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DamagedError(f"it was changed or damaged ({error})") from error
         # A file that was renamed or copied from another run is intact, and wrong here.
-        if entries["round"] != round:
+        if entries["round"] != round_number:
             raise DamagedError(f"it belongs to round {entries['round']!r:.20}")
-        if identity is not None and entries["run"] != identity:
+        if run_identity is not None and entries["run"] != run_identity:
             raise DamagedError("it belongs to another run")
         return entries
 
@@ -258,7 +278,7 @@ class Checkpoints:
         blob_name = codec.blob(blob_bytes)
         # An equal array of an earlier checkpoint is stored already.
         if not self._has(self._blob(blob_name), blob_bytes):
-            write_whole(self._blob(blob_name), blob_bytes, sync=False)
+            write_whole(self._blob(blob_name), blob_bytes, sync_name=False)
         return blob_name
 
     def _has(self, blob_path: Path, blob_bytes: bytes) -> bool:
@@ -300,28 +320,30 @@ class Checkpoints:
         return blob_path
 
     def prune(
-        self, kept: int = CHECKPOINTS_KEPT, known_blobs: Mapping[int, Iterable[str]] | None = None
+        self,
+        num_kept: int = CHECKPOINTS_KEPT,
+        known_blobs: Mapping[int, Iterable[str]] | None = None,
     ) -> None:
         """Remove all but the newest checkpoints, and the blobs to which none of these refers.
 
         Args:
-            kept: Number of checkpoints that stay.
+            num_kept: Number of checkpoints that stay.
             known_blobs: Round -> the blobs of its checkpoint, where the caller knows them; others are
                 read.
         """
-        rounds = self.rounds()
+        checkpoint_rounds = self.rounds()
         # Old checkpoints first: no checkpoint refers to a blob that is gone.
-        for round in rounds[:-kept]:
-            self.path(round).unlink()
+        for round_number in checkpoint_rounds[:-num_kept]:
+            self.path(round_number).unlink()
         # A blob stays while one of the kept checkpoints refers to it.
         used_blobs: set[str] = set()
-        for round in rounds[-kept:]:
-            if known_blobs and round in known_blobs:
-                used_blobs.update(known_blobs[round])
+        for round_number in checkpoint_rounds[-num_kept:]:
+            if known_blobs and round_number in known_blobs:
+                used_blobs.update(known_blobs[round_number])
                 continue
             # A damaged checkpoint needs no blobs.
             with suppress(DamagedError):
-                used_blobs.update(codec.blobs(self.document(round)["value"]))
+                used_blobs.update(codec.blobs(self.document(round_number)["value"]))
         # Then the blobs without a checkpoint, and what a killed process left of one.
         for blob_path in self.blobs.iterdir() if self.blobs.is_dir() else ():
             blob_match = _BLOB_NAME.fullmatch(blob_path.name.removesuffix(PART_SUFFIX))
@@ -330,9 +352,9 @@ class Checkpoints:
             ):
                 blob_path.unlink()
 
-    def drop_after(self, round: int) -> None:
+    def drop_after(self, round_number: int) -> None:
         """Remove unreadable checkpoints of later rounds, and damaged blobs; these rounds are made again."""
-        later_rounds = [later_round for later_round in self.rounds() if later_round > round]
+        later_rounds = [later_round for later_round in self.rounds() if later_round > round_number]
         for later_round in later_rounds:
             self.path(later_round).unlink()
             sync_folder(self.folder)
@@ -376,7 +398,7 @@ def locked(folder: Path) -> Iterator[None]:
     if folder_key in _LOCKED_FOLDERS:
         raise BusyError(f"{folder} is being written by this process already")
     # The lock of the operating system, and that of this process.
-    handle = _lock(lock_path)
+    lock_descriptor = _lock(lock_path)
     _LOCKED_FOLDERS.add(folder_key)
     try:
         yield
@@ -384,7 +406,7 @@ def locked(folder: Path) -> Iterator[None]:
         # While it is held, so that no other process's lock is removed.
         lock_path.unlink(missing_ok=True)
         _LOCKED_FOLDERS.discard(folder_key)
-        os.close(handle)
+        os.close(lock_descriptor)
 
 
 def _lock(lock_path: Path) -> int:
@@ -394,22 +416,22 @@ def _lock(lock_path: Path) -> int:
     ``flock``.
     """
     while True:
-        lock_handle = descriptor(lock_path, os.O_RDWR | os.O_CREAT)
+        lock_descriptor = descriptor(lock_path, os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.lockf(lock_handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(lock_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             # The owner has written its process id into the file, for this message.
-            owner = os.read(lock_handle, 32).decode(errors="replace").strip()
-            os.close(lock_handle)
-            owner_id = owner if owner.isascii() and owner.isdecimal() else "unknown"
+            owner_text = os.read(lock_descriptor, 32).decode(errors="replace").strip()
+            os.close(lock_descriptor)
+            owner_id = owner_text if owner_text.isascii() and owner_text.isdecimal() else "unknown"
             raise BusyError(
                 f"{lock_path.parent} is being written by another process (id {owner_id})"
             ) from error
         with suppress(FileNotFoundError):
             # The lock counts only if the file is still at its place.
-            if os.path.samestat(os.fstat(lock_handle), lock_path.lstat()):
-                os.ftruncate(lock_handle, 0)
-                os.write(lock_handle, f"{os.getpid()}\n".encode())
-                return lock_handle
+            if os.path.samestat(os.fstat(lock_descriptor), lock_path.lstat()):
+                os.ftruncate(lock_descriptor, 0)
+                os.write(lock_descriptor, f"{os.getpid()}\n".encode())
+                return lock_descriptor
         # The owner removed the file in the meantime: try again with a new one.
-        os.close(lock_handle)
+        os.close(lock_descriptor)

@@ -73,9 +73,8 @@ def finite(value: Any) -> Any:
 
 def to_json(value: Any, indent: int | None = None) -> str:
     """Strict JSON text that is safe to show in a terminal, see :func:`finite` and ``coterie.printable.printable``."""
-    return printable(
-        json.dumps(finite(value), allow_nan=False, indent=indent, ensure_ascii=False), keep="\n"
-    )
+    json_text = json.dumps(finite(value), allow_nan=False, indent=indent, ensure_ascii=False)
+    return printable(json_text, keep="\n")
 
 
 def to_toml(document: Mapping[str, Any]) -> str:
@@ -88,20 +87,18 @@ def to_toml(document: Mapping[str, Any]) -> str:
 MAX_TOML_BYTES = 1 << 26
 """Most bytes of a TOML file; the ``run.toml`` of a hundred thousand clients has fewer."""
 
-
 MAX_USER_TOML_BYTES = 1 << 20
 """Most bytes of a TOML file without a schema, which a user has written: many short keys take long
 to parse."""
 
-
 _SCHEMA_ENTRY = re.compile(rb"^schema\s*=", re.MULTILINE)
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def read_toml(file_path: Path) -> dict[str, Any]:
     """Read a TOML file.
 
     Args:
-        path: The file.
+        file_path: The file.
 
     Returns:
         The document.
@@ -109,21 +106,21 @@ def read_toml(path: Path) -> dict[str, Any]:
     Raises:
         UserError: The file cannot be read.
     """
-    return _parsed_toml(_bytes_of(path), path)
+    return _parsed_toml(_bytes_of(file_path), file_path)
 
 
-def read_any(path: Path) -> dict[str, Any]:
+def read_any(file_path: Path) -> dict[str, Any]:
     """The document in a TOML file; if it has a schema, so that Coterie wrote it, it is read by :func:`read_recorded`."""
-    file_bytes = _bytes_of(path)
-    document = _parsed_toml(file_bytes, path)
-    return _checked(document, file_bytes, path) if "schema" in document else document
+    file_bytes = _bytes_of(file_path)
+    document = _parsed_toml(file_bytes, file_path)
+    return _checked(document, file_bytes, file_path) if "schema" in document else document
 
 
-def read_recorded(path: Path) -> dict[str, Any]:
+def read_recorded(file_path: Path) -> dict[str, Any]:
     """Read a TOML file that Coterie has written.
 
     Args:
-        path: The file.
+        file_path: The file.
 
     Returns:
         The document.
@@ -132,44 +129,48 @@ def read_recorded(path: Path) -> dict[str, Any]:
         UserError: The file cannot be read, or is of a newer Coterie.
         DamagedError: The file has been changed or damaged.
     """
-    file_bytes = _bytes_of(path)
-    return _checked(_parsed_toml(file_bytes, path), file_bytes, path)
+    file_bytes = _bytes_of(file_path)
+    return _checked(_parsed_toml(file_bytes, file_path), file_bytes, file_path)
 
 
-def _checked(document: dict[str, Any], file_bytes: bytes, path: Path) -> dict[str, Any]:
+def _checked(document: dict[str, Any], file_bytes: bytes, file_path: Path) -> dict[str, Any]:
     """The document of a TOML file that Coterie has written, after checks."""
-    check_schema(document.get("schema"), path)
-    edits = f"{', '.join(EDITABLE_ENTRIES[:-1])} or {EDITABLE_ENTRIES[-1]}"
-    hint = f"; if you edited only its {edits}, accept it with coterie check {path.parent} --accept"
-    checksum.check_toml(file_bytes, path, hint)
+    check_schema(document.get("schema"), file_path)
+    editable_words = f"{', '.join(EDITABLE_ENTRIES[:-1])} or {EDITABLE_ENTRIES[-1]}"
+    hint = (
+        f"; if you edited only its {editable_words}, "
+        f"accept it with coterie check {file_path.parent} --accept"
+    )
+    checksum.check_toml(file_bytes, file_path, hint)
+    # A default would be a guess about a run that was made with other settings.
     for entry_name in REQUIRED_ENTRIES:
         if entry_name not in document:
-            raise DamagedError(f"{path} lacks {entry_name!r}; it is damaged")
-    # The secret would be in the hands of whoever gets the file.
+            raise DamagedError(f"{file_path} lacks {entry_name!r}; it is damaged")
+    # With the secret in it, whoever gets the file could undo the boundary's map.
     boundary = document["boundary"]
     if isinstance(boundary, dict) and boundary.get("secret", "none") != "none":
         raise DamagedError(
-            f"{path} has the boundary's secret in plain text, which Coterie never writes; delete it"
+            f"{file_path} has the boundary's secret in plain text, which Coterie never writes; delete it"
         )
     return document
 
 
-def _bytes_of(path: Path) -> bytes:
+def _bytes_of(file_path: Path) -> bytes:
     try:
-        return read_regular(path, limit=MAX_TOML_BYTES)
+        return read_regular(file_path, limit=MAX_TOML_BYTES)
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {reason(error)}") from error
+        raise UserError(f"{file_path} cannot be read: {reason(error)}") from error
 
 
-def _parsed_toml(file_bytes: bytes, path: Path) -> dict[str, Any]:
-    if len(file_bytes) > MAX_USER_TOML_BYTES and not _SCHEMA_ENTRY.search(
-        file_bytes, 0, MAX_USER_TOML_BYTES
-    ):
+def _parsed_toml(file_bytes: bytes, file_path: Path) -> dict[str, Any]:
+    # Only a file that Coterie wrote may be large.
+    is_large = len(file_bytes) > MAX_USER_TOML_BYTES
+    if is_large and not _SCHEMA_ENTRY.search(file_bytes, 0, MAX_USER_TOML_BYTES):
         raise UserError(
-            f"{path} has {len(file_bytes):,} bytes, more than the limit of {MAX_USER_TOML_BYTES:,}"
+            f"{file_path} has {len(file_bytes):,} bytes, more than the limit of {MAX_USER_TOML_BYTES:,}"
         )
     try:
         return toml(file_bytes.decode("utf-8-sig"))
-    # From TOML or from UTF-8.
     except ValueError as error:
-        raise UserError(f"{path} is not a readable TOML file: {error}") from error
+        # The text is not UTF-8, or not TOML.
+        raise UserError(f"{file_path} is not a readable TOML file: {error}") from error

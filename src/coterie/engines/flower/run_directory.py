@@ -94,7 +94,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         for name, value in compared.items():
             if change := _change(name, stored_description.get(name), value):
                 raise UserError(f"{self.folder} cannot be resumed: its {change}")
-        checkpoint = self.record.go_on(Position, every=1)
+        checkpoint = self.record.go_on(Position, checkpoint_every=1)
         self._update_description(stored_description, checkpoint[0] if checkpoint else 0)
         memory = read_memory(self.folder)
         if checkpoint and memory is None:
