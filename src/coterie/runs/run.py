@@ -329,7 +329,9 @@ class Run:
         """The engine's rounds; an error in the first one means that the checkpoint at the start is damaged."""
         if start is not None:
             # The first round uses every part of the checkpoint, so that damage shows here.
-            with from_stored(self.record.checkpoints.path(start.round), passed_errors=(EngineError,)):
+            with from_stored(
+                self.record.checkpoints.path(start.round), passed_errors=(EngineError,)
+            ):
                 first = next(engine, None)
             if first is not None:
                 yield first
