@@ -110,5 +110,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    # What users need, without modules and helpers.
+    # Completion shows what users need, without modules and helpers.
     return sorted(__all__)

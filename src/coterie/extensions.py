@@ -75,16 +75,17 @@ class EntryPoint:
         Raises:
             BrokenExtension: That fails; the message names the package and the error.
         """
-        module, _, attribute = self.target.partition(":")
+        module_name, _, attribute_path = self.target.partition(":")
         try:
-            value: Any = import_module(module)
-            for part in filter(None, attribute.split(".")):
-                value = getattr(value, part)
+            # The target may lie within a class: module:Class.attribute.
+            target_object: Any = import_module(module_name)
+            for attribute_name in filter(None, attribute_path.split(".")):
+                target_object = getattr(target_object, attribute_name)
         # A module may do anything while it is imported.
         except (Exception, SystemExit) as error:
-            text = f"{type(error).__name__}: {error}"
-            raise self.broken(f"cannot be imported ({text:.300})") from error
-        return value
+            cause = f"{type(error).__name__}: {error}"
+            raise self.broken(f"cannot be imported ({cause:.300})") from error
+        return target_object
 
     def broken(self, reason: str) -> BrokenExtension:
         """The error for an extension that cannot be used, and why it cannot."""
@@ -105,28 +106,31 @@ def entry_points(group: str) -> Mapping[str, EntryPoint]:
 
 
 @cache
-def _grouped(path: tuple[str, ...]) -> dict[str, dict[str, EntryPoint]]:
+def _grouped(search_path: tuple[str, ...]) -> dict[str, dict[str, EntryPoint]]:
     """Group -> name -> entry point, of the packages installed in the folders of ``path``."""
-    points = [point for folder, package in _packages(path) for point in _points(folder, package)]
+    # Read the lines of all packages, then group them by group and name.
+    all_points = [
+        point for folder, package in _packages(search_path) for point in _points(folder, package)
+    ]
     # Coterie's own come first; the sort keeps the order of the others.
-    points.sort(key=lambda point: _package_name(point.package) != "coterie")
+    all_points.sort(key=lambda point: _package_name(point.package) != "coterie")
     groups: dict[str, dict[str, EntryPoint]] = {}
-    for point in points:
-        first = groups.setdefault(point.group, {}).setdefault(point.name, point)
-        if first is not point:
-            warn(point.broken(f"is ignored: {first.package} registers the same name"))
+    for point in all_points:
+        first_registered = groups.setdefault(point.group, {}).setdefault(point.name, point)
+        if first_registered is not point:
+            warn(point.broken(f"is ignored: {first_registered.package} registers the same name"))
     return groups
 
 
-def _packages(path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def _packages(search_path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """(folder of its metadata, name with version) of each installed package.
 
     importlib.metadata finds the same, but importing it takes 40 ms of processor time, a third of
     all that ``coterie --help`` needs.
     """
     # The current folder may be a run directory from another person, who must not add code to it.
-    folders = [folder for folder in path if folder and folder != os.getcwd()]
-    names = set()
+    folders = [folder for folder in search_path if folder and folder != os.getcwd()]
+    seen_packages = set()
     for folder in folders:
         try:
             entries = sorted(os.listdir(folder))
@@ -135,10 +139,10 @@ def _packages(path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
             continue
         for entry in entries:
             package, ending = os.path.splitext(entry)
-            name = _package_name(package)
+            package_name = _package_name(package)
             # As in Python's own search, the first folder that has a package is the one that counts.
-            if ending in METADATA_FOLDERS and name not in names:
-                names.add(name)
+            if ending in METADATA_FOLDERS and package_name not in seen_packages:
+                seen_packages.add(package_name)
                 yield os.path.join(folder, entry), package.replace("-", " ", 1)
 
 
@@ -150,15 +154,17 @@ def _package_name(package: str) -> str:
 def _points(folder: str, package: str) -> Iterator[EntryPoint]:
     """The entry points of one package that are of Coterie's groups."""
     try:
-        with open(os.path.join(folder, "entry_points.txt"), encoding="utf-8") as file:
-            text = file.read()
+        with open(os.path.join(folder, "entry_points.txt"), encoding="utf-8") as entry_file:
+            entry_text = entry_file.read()
     # Most packages have no entry points.
     except (OSError, UnicodeDecodeError):
         return
-    if f"[{PREFIX}" not in text:
+    # A quick look first: almost all packages with entry points have none of Coterie's.
+    if f"[{PREFIX}" not in entry_text:
         return
     group = ""
-    for line in map(str.strip, text.splitlines()):
+    for line in map(str.strip, entry_text.splitlines()):
+        # The file is in the format of ini files: a group in brackets, then lines NAME = TARGET.
         name, equals, target = line.partition("=")
         if line.startswith("["):
             group = line.strip("[] ")
@@ -176,10 +182,10 @@ def provided(group: str, name: str) -> Any:
     Raises:
         UserError: No installed package registers it, or it cannot be imported.
     """
-    points = entry_points(group)
-    if name not in points:
+    points_of_group = entry_points(group)
+    if name not in points_of_group:
         raise UserError(f"no installed package provides {name}; install coterie again with pip")
-    return points[name].load()
+    return points_of_group[name].load()
 
 
 def warn(error: BrokenExtension) -> None:
@@ -224,8 +230,10 @@ class Registry(Mapping[str, ExtensionType], Generic[ExtensionType]):
             KeyError: Nothing has.
             BrokenExtension: An extension has, and cannot be used.
         """
+        # Coterie's own need no import of other packages.
         if name in self.built_in:
             return self.built_in[name]
+        # Import it once, and keep it.
         point = entry_points(self.group)[name]
         extension = self._extensions.get(point)
         if extension is None:
@@ -233,15 +241,16 @@ class Registry(Mapping[str, ExtensionType], Generic[ExtensionType]):
         return extension
 
     def _loaded(self, point: EntryPoint) -> ExtensionType:
-        value = point.load()
-        if not self.accepts(point.name, value):
+        extension = point.load()
+        if not self.accepts(point.name, extension):
             raise point.broken(f"is not {self.kind} of this name")
-        return self.prepared(value) if self.prepared else value
+        return self.prepared(extension) if self.prepared else extension
 
     def _usable(self, point: EntryPoint) -> bool:
         """Whether an extension can be used; if not, there is a warning the first time."""
         if point.name in self.built_in:
             return False
+        # The first look imports it, and warns if that fails; later looks know the result.
         if point not in self._extensions:
             try:
                 self.find(point.name)

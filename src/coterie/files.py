@@ -47,13 +47,15 @@ def open_regular(
     path = Path(path)
     if not follow:
         _refuse_link(path)
-    handle = os.open(
+    # Without waiting: to open a named pipe for reading would wait for a writer.
+    file_descriptor = os.open(
         path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     )
-    status = os.fstat(handle)
+    # Look at the open file, not at the path, which someone may have exchanged meanwhile.
+    status = os.fstat(file_descriptor)
     if stat.S_ISREG(status.st_mode) and status.st_size <= limit:
-        return open(handle, "rb")
-    os.close(handle)
+        return open(file_descriptor, "rb")
+    os.close(file_descriptor)
     if not stat.S_ISREG(status.st_mode):
         raise UserError(f"{path} is not a regular file")
     raise UserError(f"{path} has {status.st_size:,} bytes, more than the limit of {limit:,.0f}")
@@ -80,10 +82,11 @@ def read_regular(path: Path | str, *, follow: bool = True, limit: int = MAX_READ
         UserError: As in :func:`open_regular`.
     """
     with open_regular(path, follow=follow, limit=limit) as file:
-        data = file.read(limit + 1)
-    if len(data) > limit:
+        file_bytes = file.read(limit + 1)
+    # The file may have grown since its size was read.
+    if len(file_bytes) > limit:
         raise UserError(f"{path} has more than the limit of {limit:,} bytes")
-    return data
+    return file_bytes
 
 
 def read_toml_file(path: Path | str, what: str, limit: int) -> dict[str, Any]:
@@ -150,10 +153,11 @@ def check_unpacked(path: Path | str, packed: int, unpacked: int) -> None:
         UserError: The size is beyond half of the available memory, or beyond the ratio that real
             data can have.
     """
-    memory = available_memory() / 2
-    if unpacked > memory:
+    # The other half is for what is made of the data.
+    allowed_bytes = available_memory() / 2
+    if unpacked > allowed_bytes:
         raise UserError(
-            f"{path} unpacks to {unpacked:,} bytes or more, and half of the free memory is {memory:,.0f} bytes"
+            f"{path} unpacks to {unpacked:,} bytes or more, and half of the free memory is {allowed_bytes:,.0f} bytes"
         )
     if unpacked > max(ALLOWED_BYTES, MAX_UNPACKING_RATIO * packed):
         raise UserError(
@@ -167,6 +171,7 @@ def available_memory() -> float:
     Returns:
         The number of bytes; infinite if the system does not report it.
     """
+    # The machine's free memory.
     bounds = [math.inf]
     with suppress(OSError, ValueError):
         match = re.search(
@@ -182,11 +187,8 @@ def available_memory() -> float:
 
         address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
         used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        bounds.append(
-            math.inf
-            if address_space == resource.RLIM_INFINITY
-            else max(float(address_space - used_bytes), 0.0)
-        )
+        if address_space != resource.RLIM_INFINITY:
+            bounds.append(max(float(address_space - used_bytes), 0.0))
     return min(bounds)
 
 
@@ -211,6 +213,7 @@ def within(folder: Path, name: str) -> Path:
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or ".." in parts or "\0" in name:
         raise UserError(f"{folder} refers to a file {name!r} outside the folder")
+    # Every folder on the way may be a link.
     path = folder
     for part in parts:
         path = path / part
@@ -229,10 +232,16 @@ def check_links(folder: Path, but: str = "") -> None:
         UserError: A link anywhere in the folder leads out of it, or the folder is a link.
     """
     _refuse_link(folder)
-    home = folder.resolve()
-    for place, folders, files in os.walk(folder):
-        for path in (Path(place, name) for name in (*folders, *files)):
-            if path.name != but and path.is_symlink() and not _leads(path).is_relative_to(home):
+    # Links within the folder are allowed, for example to a shared model.
+    real_folder = folder.resolve()
+    for subfolder, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(subfolder, name)
+            if (
+                path.name != but
+                and path.is_symlink()
+                and not _leads(path).is_relative_to(real_folder)
+            ):
                 raise UserError(f"{path} is a symbolic link that leads out of {folder}")
 
 
@@ -288,8 +297,9 @@ def descriptor(path: Path, flags: int) -> int:
         UserError: The file is refused.
     """
     _refuse_link(path)
-    handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-    status = os.fstat(handle)
+    file_descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    status = os.fstat(file_descriptor)
+    # Writing in place would change a file under all of its names.
     if not stat.S_ISREG(status.st_mode):
         cause = "is not a regular file"
     elif flags & (os.O_WRONLY | os.O_RDWR) and status.st_nlink > 1:
@@ -297,6 +307,6 @@ def descriptor(path: Path, flags: int) -> int:
             f"is one file with {status.st_nlink} names (hard links), and is not written in place"
         )
     else:
-        return handle
-    os.close(handle)
+        return file_descriptor
+    os.close(file_descriptor)
     raise UserError(f"{path} {cause}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 ErrorSums = Mapping[str, Sequence[float]]
@@ -45,45 +46,53 @@ def pooled(clients: Iterable[ErrorSums]) -> float:
     Returns:
         The metric; NaN if it is not defined. A client whose sums are not finite does not count.
     """
-    finite = [sums for sums in clients if _is_finite(sums)]
-    client_rows = [sums["rows"][0] for sums in finite]
-    rows = math.fsum(client_rows)
-    if not rows:
+    # Leave out clients whose sums are not finite.
+    client_sums = [sums for sums in clients if _is_finite(sums)]
+    rows_of_clients = [sums["rows"][0] for sums in client_sums]
+    total_rows = math.fsum(rows_of_clients)
+    if not total_rows:
         return math.nan
-    outputs = min(len(sums["errors"]) for sums in finite)
-    errors = [math.fsum(sums["errors"][position] for sums in finite) for position in range(outputs)]
-    if "means" not in finite[0]:
-        # The root mean squared error.
-        return math.sqrt(math.fsum(errors) / rows)
-    scores = []
-    for position in range(outputs):
-        means = [sums["means"][position] for sums in finite]
-        within = math.fsum(sums["squares"][position] for sums in finite)
-        if not within and len(set(means)) == 1:
-            # All targets are equal.
+    # The sum of squared errors of each output, over all clients.
+    output_count = min(len(sums["errors"]) for sums in client_sums)
+    error_sums = []
+    for output in range(output_count):
+        error_sums.append(math.fsum(sums["errors"][output] for sums in client_sums))
+    # Without means it is the root mean squared error.
+    if "means" not in client_sums[0]:
+        return math.sqrt(math.fsum(error_sums) / total_rows)
+    # With means it is R2, in the mean over outputs.
+    scores_of_outputs = []
+    for output in range(output_count):
+        client_means = [sums["means"][output] for sums in client_sums]
+        squares_within = math.fsum(sums["squares"][output] for sums in client_sums)
+        # An output whose targets are all equal has no R2.
+        if not squares_within and len(set(client_means)) == 1:
             continue
         # The squares around the mean of all targets: those around each client's mean, and those of
         # the clients' means.
-        mean_of_all = math.fsum(map(math.prod, zip(client_rows, means, strict=True))) / rows
-        between = math.fsum(
-            count * (mean - mean_of_all) ** 2
-            for count, mean in zip(client_rows, means, strict=True)
+        sum_of_all = math.fsum(map(math.prod, zip(rows_of_clients, client_means, strict=True)))
+        mean_of_all = sum_of_all / total_rows
+        squares_between = math.fsum(
+            rows * (mean - mean_of_all) ** 2
+            for rows, mean in zip(rows_of_clients, client_means, strict=True)
         )
-        scores.append(1 - errors[position] / (within + between))
-    return math.fsum(scores) / len(scores) if scores else math.nan
+        scores_of_outputs.append(1 - error_sums[output] / (squares_within + squares_between))
+    if not scores_of_outputs:
+        return math.nan
+    return math.fsum(scores_of_outputs) / len(scores_of_outputs)
 
 
 def _is_finite(sums: ErrorSums) -> bool:
-    numbers = [value for values in sums.values() for value in values]
-    return all(value is not None and math.isfinite(value) for value in numbers)
+    numbers = chain.from_iterable(sums.values())
+    return all(number is not None and math.isfinite(number) for number in numbers)
 
 
 def flat(metric: str, sums: ErrorSums) -> dict[str, float]:
     """Return a metric's sums as numbers by key, as they are beside the metrics in the results of a test."""
     results = {}
-    for part, values in sums.items():
-        for position, value in enumerate(values):
-            results[f"{metric}{SIGN}{part}/{position}"] = float(value)
+    for sum_name, numbers in sums.items():
+        for position, number in enumerate(numbers):
+            results[f"{metric}{SIGN}{sum_name}/{position}"] = float(number)
     return results
 
 
@@ -95,32 +104,38 @@ def parted(results: Mapping[str, float]) -> tuple[dict[str, float], dict[str, Er
         ({'loss': 2.0, 'RMSE': 1.0}, {'RMSE': {'rows': [4.0], 'errors': [4.0]}})
     """
     metrics: dict[str, float] = {}
-    sums: dict[str, dict[str, list[float]]] = {}
-    for key, value in results.items():
-        metric, sign, part = key.rpartition(SIGN)
-        name = part.rpartition("/")[0]
-        if sign and name in SUM_NAMES:
-            sums.setdefault(metric, {}).setdefault(name, []).append(value)
+    sums_of_metrics: dict[str, dict[str, list[float]]] = {}
+    for key, number in results.items():
+        # Keys without the sign are metrics; METRIC|NAME/POSITION is one number of a sum.
+        metric, sign, sum_part = key.rpartition(SIGN)
+        sum_name = sum_part.rpartition("/")[0]
+        if sign and sum_name in SUM_NAMES:
+            sums_of_metrics.setdefault(metric, {}).setdefault(sum_name, []).append(number)
         else:
-            metrics[key] = value
-    return metrics, dict(sums)
+            metrics[key] = number
+    return metrics, dict(sums_of_metrics)
 
 
 def sound(sums: Any) -> bool:
     """Whether a value, which may come from anybody, has the form of :data:`ErrorSums`; numbers may be None, for NaN."""
     if not isinstance(sums, Mapping) or not {"rows", "errors"} <= set(sums) <= set(SUM_NAMES):
         return False
+    # R2 has both of these sums, the root mean squared error has neither.
     if ("means" in sums) != ("squares" in sums):
         return False
-    for name, values in sums.items():
-        if not isinstance(values, list) or not values:
+    for sum_name, numbers in sums.items():
+        if not isinstance(numbers, list) or not numbers:
             return False
-        if not all(_is_number_or_none(value) for value in values):
+        if not all(_is_number_or_none(number) for number in numbers):
             return False
-        if name != "means" and any(value is not None and not value >= 0 for value in values):
+        # Only means may be negative.
+        if sum_name != "means" and any(
+            number is not None and not number >= 0 for number in numbers
+        ):
             return False
-    outputs = {len(values) for name, values in sums.items() if name != "rows"}
-    if len(outputs) != 1 or len(sums["rows"]) != 1:
+    # One number of rows, and equally many outputs in all other sums.
+    output_counts = {len(numbers) for sum_name, numbers in sums.items() if sum_name != "rows"}
+    if len(output_counts) != 1 or len(sums["rows"]) != 1:
         return False
     rows = sums["rows"][0]
     return rows is None or 1 <= rows <= MAX_ROWS

@@ -35,9 +35,10 @@ def printable(text: str, keep: str = "") -> str:
         café \u001b[31m\u202e\udcff
     """
 
+    # Printable letters of other alphabets stay; this is called only for what is not ASCII.
     def escaped(match: re.Match[str]) -> str:
-        letter = match[0]
-        return letter if letter.isprintable() or letter in keep else _escape(letter)
+        character = match[0]
+        return character if character.isprintable() or character in keep else _escape(character)
 
     return _NOT_ASCII.sub(escaped, text)
 
@@ -47,13 +48,17 @@ def one_line(text: str, max_length: int = 2000) -> str:
     line = printable(" ".join(text.split()))
     if len(line) <= max_length:
         return line
+    # The beginning says what went wrong, and the end often why.
     return f"{line[: max_length // 2]} [...] {line[-max_length // 4 :]}"
 
 
-def _escape(letter: str) -> str:
+def _escape(character: str) -> str:
     r"""A character in JSON's way: ``\u`` and four hexadecimal digits for each unit of UTF-16."""
-    code = letter.encode("utf-16-be", "surrogatepass").hex()
-    return "".join(f"\\u{code[start : start + 4]}" for start in range(0, len(code), 4))
+    # A letter beyond the first 65,536 has two units.
+    hexadecimal = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(
+        f"\\u{hexadecimal[start : start + 4]}" for start in range(0, len(hexadecimal), 4)
+    )
 
 
 def say(text: str, to: TextIO | None = None, end: str = "\n") -> None:

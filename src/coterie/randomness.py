@@ -88,6 +88,7 @@ class Scope:
     @property
     def moved(self) -> bool:
         """Whether a global generator has been drawn from since it was seeded."""
+        # PyTorch's generators are compared with fresh ones of the same seed.
         unmoved = torch.Generator().manual_seed(self.word).get_state()
         if not torch.equal(torch.get_rng_state(), unmoved):
             return True
@@ -101,13 +102,15 @@ class Scope:
         _, python_words, python_gauss = random.getstate()
         if python_gauss is not None or not _just_seeded(python_words[-1], python_words[0]):
             return True
-        twister = _Twister.in_use()
-        if twister is not None:
-            # To have a Gaussian number left, it must have drawn.
-            return not _just_seeded(twister.memory[_TWISTER_WORDS], twister.memory[0])
-        state = _numpy_state()
-        words = state["state"]
-        return bool(state["has_gauss"]) or not _just_seeded(words["pos"], words["key"][0])
+        numpy_twister = _Twister.in_use()
+        if numpy_twister is not None:
+            # A twister with a Gaussian number left must have drawn.
+            return not _just_seeded(numpy_twister.memory[_TWISTER_WORDS], numpy_twister.memory[0])
+        numpy_state = _numpy_state()
+        numpy_words = numpy_state["state"]
+        return bool(numpy_state["has_gauss"]) or not _just_seeded(
+            numpy_words["pos"], numpy_words["key"][0]
+        )
 
 
 _TWISTER_WORDS = 624

@@ -109,6 +109,7 @@ class Robust(Averaging):
             The limits. If they are on, ``share`` stays ``auto``, which limits reports and claims
             that are not believed.
         """
+        # "auto" limits norms only where clients may be hostile.
         norms = self.norms
         share = self.share
         if norms == "auto":
@@ -149,6 +150,8 @@ class Robust(Averaging):
         Returns:
             Client -> the number of examples that it counts for.
         """
+        # No claim counts for more than the greatest number; then the share limits the largest
+        # clients.
         clients = sorted(claims)
         claims_in_order = [min(claims[client], self.most_examples) for client in clients]
         capped_claims = np.array(claims_in_order, dtype=np.int64)
@@ -159,7 +162,7 @@ class Robust(Averaging):
         self,
         lengths: Mapping[Client, Length],
         claims: Mapping[Client, int],
-        usual: Usual | None = None,
+        usual_lengths: Usual | None = None,
     ) -> Limited:
         """Decide which well-formed replies are refused or scaled down.
 
@@ -167,43 +170,47 @@ class Robust(Averaging):
             lengths: The length of the update of each client that trained, see
                 :func:`~coterie.robust.lengths`.
             claims: Client -> the number of examples that it reports.
-            usual: The usual lengths in earlier waves of the same exchange; these lengths are added
-                to it.
+            usual_lengths: The usual lengths in earlier waves of the same exchange; these lengths are
+                added to it.
 
         Returns:
             The refused clients, and the factors of the others.
         """
+        # Refuse claims of too many examples, and updates with a flaw, whatever other clients sent.
         refused: dict[Client, str] = {}
-        for client, count in claims.items():
-            if count > self.most_examples:
+        for client, claimed_count in claims.items():
+            if claimed_count > self.most_examples:
                 refused[client] = (
-                    f"it claims {count:,} examples, more than {self.most_examples:,} "
+                    f"it claims {claimed_count:,} examples, more than {self.most_examples:,} "
                     "(robust.most_examples)"
                 )
         for client, length in lengths.items():
             if length.flaw:
                 refused[client] = length.flaw
+        # Compare norms, wave after wave: each wave with itself and those before it.
         scaled: dict[Client, float] = {}
         if self.norms is None:
             return Limited(refused, scaled)
         # Where the limits are off, `within` has replaced auto.
-        norms = NORMS if self.norms == "auto" else self.norms
-        usual = usual or Usual()
+        max_norms = NORMS if self.norms == "auto" else self.norms
+        usual_lengths = usual_lengths or Usual()
         for _, clients_of_wave in groupby(sorted(lengths), key=lambda client: lengths[client].wave):
             clients = list(clients_of_wave)
-            usual.add(lengths[client] for client in clients)
+            usual_lengths.add(lengths[client] for client in clients)
             for client in clients:
                 length = lengths[client]
                 if client in refused:
                     continue
                 # Refused by what others with the same task send; scaled only by those that started
                 # from the same model.
-                of_same_start = usual.same_start(length)
-                reason = length.implausible(of_same_start or usual.same_task(length), norms)
-                if reason:
-                    refused[client] = reason
+                of_same_start = usual_lengths.same_start(length)
+                refusal = length.implausible(
+                    of_same_start or usual_lengths.same_task(length), max_norms
+                )
+                if refusal:
+                    refused[client] = refusal
                 elif of_same_start:
-                    factor = length.factor(of_same_start, norms)
+                    factor = length.factor(of_same_start, max_norms)
                     if factor < 1:
                         scaled[client] = factor
         return Limited(refused, scaled)
@@ -211,11 +218,12 @@ class Robust(Averaging):
 
 def _believed(claims: np.ndarray) -> np.ndarray:
     """Replace claims ``(n,)`` of more than :data:`MAX_CLAIM` medians by the median; too few clients have no usual claim."""
-    positive = claims[claims > 0]
-    if len(positive) < PEERS:
+    # Clients without examples have no claim.
+    positive_claims = claims[claims > 0]
+    if len(positive_claims) < PEERS:
         return claims
-    median = float(np.median(positive))
-    return np.where(claims > MAX_CLAIM * median, max(1, math.floor(median)), claims)
+    median_claim = float(np.median(positive_claims))
+    return np.where(claims > MAX_CLAIM * median_claim, max(1, math.floor(median_claim)), claims)
 
 
 AS_PUBLISHED = Robust(norms=None, share=1.0)
@@ -264,18 +272,20 @@ class Length:
         Returns:
             The reason, or ``None`` if it is plausible.
         """
+        # First a bound that needs no other clients, then the comparison with what is usual.
         model_norm, _ = self.model
         if not self.gradient and self.update > MAX_MODEL_NORMS * max(model_norm, 1.0):
             return (
                 f"its update has norm {self.update:.3g}, "
                 f"more than {MAX_MODEL_NORMS:g} times its model's {model_norm:.3g}"
             )
-        for norm, name, median, limit in self._compared(usual, norms):
-            others_rest = median == 0
+        for norm, vector_name, usual_norm, limit in self._compared(usual, norms):
+            # Where the others do not move, the limit itself is already generous.
+            others_rest = usual_norm == 0
             if norm > (limit if others_rest else REFUSAL_FACTOR * limit):
                 return (
-                    f"its {name} has norm {norm:.3g}, more than {REFUSAL_FACTOR * norms:g} times "
-                    f"the {median:.3g} that is usual for its number of steps (robust.norms)"
+                    f"its {vector_name} has norm {norm:.3g}, more than {REFUSAL_FACTOR * norms:g} times "
+                    f"the {usual_norm:.3g} that is usual for its number of steps (robust.norms)"
                 )
         return None
 
@@ -289,8 +299,11 @@ class Length:
         Returns:
             The factor; 1 if it is shorter.
         """
-        factors = [limit / norm for norm, _, _, limit in self._compared(usual, norms) if norm]
-        return min([1.0, *factors])
+        smallest_factor = 1.0
+        for norm, _, _, limit in self._compared(usual, norms):
+            if norm:
+                smallest_factor = min(smallest_factor, limit / norm)
+        return smallest_factor
 
     def _compared(
         self, usual: Sequence[float] | None, norms: float
@@ -303,6 +316,7 @@ class Length:
         """
         if usual is None:
             return
+        # The parameters: a multiple of the usual norm, but small updates always pass.
         usual_update, usual_buffers = usual
         model_norm, statistics_norm = self.model
         limit = max(model_norm, 1.0)
@@ -310,6 +324,7 @@ class Length:
             smallest_limit = max(SMALL_SHARE * max(model_norm, 1.0), self.plausible)
             limit = max(norms * usual_update, smallest_limit)
         yield self.update, "update", usual_update, limit
+        # Running statistics: rounding only if those of the others rest.
         limit = MAX_ROUNDING * max(statistics_norm, 1.0)
         if usual_buffers:
             limit = max(norms * usual_buffers, statistics_norm)
@@ -359,25 +374,26 @@ class Usual:
         """
         return self._of(length, None)
 
-    def _of(self, length: Length, rows: frozenset[int] | None) -> tuple[float, float] | None:
+    def _of(self, length: Length, start_rows: frozenset[int] | None) -> tuple[float, float] | None:
         """The usual lengths among clients that started from any of these models, or among all, for a number of steps."""
-        key = (length.task, rows, length.steps)
-        if key not in self.medians:
+        # Medians are computed once for each task, start and number of steps.
+        median_key = (length.task, start_rows, length.steps)
+        if median_key not in self.medians:
             peers: list[Length] = []
-            for start, members in self.groups[length.task].items():
-                if rows is None or start & rows:
+            for start_of_members, members in self.groups[length.task].items():
+                if start_rows is None or start_of_members & start_rows:
                     peers += members
             if len(peers) < PEERS:
-                self.medians[key] = None
+                self.medians[median_key] = None
             else:
                 # norm * max(1, s / s')
                 steps_ratio = np.maximum(
                     1.0, length.steps / np.array([peer.steps for peer in peers])
                 )
-                updates = steps_ratio * np.array([peer.update for peer in peers])
-                buffers = steps_ratio * np.array([peer.buffers for peer in peers])
-                self.medians[key] = (_median(updates), _median(buffers))
-        return self.medians[key]
+                scaled_updates = steps_ratio * np.array([peer.update for peer in peers])
+                scaled_buffers = steps_ratio * np.array([peer.buffers for peer in peers])
+                self.medians[median_key] = (_median(scaled_updates), _median(scaled_buffers))
+        return self.medians[median_key]
 
 
 def _median(norms: np.ndarray) -> float:
@@ -415,16 +431,20 @@ def extent(
     Returns:
         Its norms, and whether a running variance would become negative.
     """
-    stop = wire.layout.trainable
+    # Parameters come first in a row, running statistics after them.
+    parameter_count = wire.layout.trainable
     if keep is not None:
         row = row.masked_fill(keep, 0.0)
     # A map may move variances, so that their columns are not known.
     variances = wire.layout.variances if wire.boundary.rotation == "none" else ()
-    negative = any(float((start[part] + row[part]).min()) < -MAX_ROUNDING for part in variances)
+    has_negative = any(
+        float((start[variance_columns] + row[variance_columns]).min()) < -MAX_ROUNDING
+        for variance_columns in variances
+    )
     # Two thirds of the time of Tensor.norm.
-    norm = torch.linalg.vector_norm
-    buffers = float(norm(row[stop:])) if stop < len(row) else 0.0
-    return Extent(float(norm(row[:stop])), buffers, negative)
+    vector_norm = torch.linalg.vector_norm
+    buffer_norm = float(vector_norm(row[parameter_count:])) if parameter_count < len(row) else 0.0
+    return Extent(float(vector_norm(row[:parameter_count])), buffer_norm, has_negative)
 
 
 def lengths(
@@ -447,25 +467,29 @@ def lengths(
     Returns:
         Client -> length.
     """
-    starts = _start_models(plan, chosen, updates)
-    masks = {}
-    for keep in {plan.tasks[client].local_layers for client in updates}:
-        if keep:
-            masks[keep] = wire.layout.mask(keep)
-    extents = {}
-    for client, rows in updates.items():
-        start = starts[chosen[client]]
-        mask = masks.get(plan.tasks[client].local_layers)
-        extents[client] = [extent(row, start, wire, mask) for row in rows]
-    return lengths_of(plan, extents, chosen, wire, steps)
+    # The model from which each client started: the mean of those that it chose.
+    start_models = _start_models(plan, chosen, updates)
+    # Columns of layers that stay at a client do not count.
+    masks_of_layers = {}
+    for kept_layers in {plan.tasks[client].local_layers for client in updates}:
+        if kept_layers:
+            masks_of_layers[kept_layers] = wire.layout.mask(kept_layers)
+    extents_of_clients = {}
+    for client, updates_of_client in updates.items():
+        start_model = start_models[chosen[client]]
+        kept_mask = masks_of_layers.get(plan.tasks[client].local_layers)
+        extents_of_clients[client] = [
+            extent(row, start_model, wire, kept_mask) for row in updates_of_client
+        ]
+    return lengths_of(plan, extents_of_clients, chosen, wire, steps)
 
 
 def _start_models(
     plan: Plan, chosen: Mapping[Client, tuple[int, ...]], clients: Iterable[Client]
 ) -> dict[tuple[int, ...], torch.Tensor]:
     """The rows of the plan that a client chose -> their mean, the model from which it started."""
-    distinct = {chosen[client] for client in clients}
-    return {rows: plan.models[list(rows)].mean(0) for rows in distinct}
+    distinct_choices = {chosen[client] for client in clients}
+    return {chosen_rows: plan.models[list(chosen_rows)].mean(0) for chosen_rows in distinct_choices}
 
 
 def lengths_of(
@@ -487,29 +511,34 @@ def lengths_of(
     Returns:
         Client -> length.
     """
-    stop = wire.layout.trainable
+    parameter_count = wire.layout.trainable
     model_norms = {}
-    for rows, start in _start_models(plan, chosen, extents).items():
-        model_norms[rows] = (float(start[:stop].norm()), float(start[stop:].norm()))
-    position = {client: i for i, client in enumerate(sorted(plan.tasks))}
-    measured = {}
+    for chosen_rows, start_model in _start_models(plan, chosen, extents).items():
+        model_norms[chosen_rows] = (
+            float(start_model[:parameter_count].norm()),
+            float(start_model[parameter_count:].norm()),
+        )
+    # Waves are counted in the order of the clients' ids, so they do not depend on the engine.
+    position_of_client = {client: place for place, client in enumerate(sorted(plan.tasks))}
+    lengths_of_clients = {}
     for client, halves in extents.items():
         task = plan.tasks[client]
-        rows = chosen[client]
-        negative = any(half.negative for half in halves) and not task.gradient
-        measured[client] = Length(
+        chosen_rows = chosen[client]
+        # Of two halves, the longer one counts.
+        has_negative = any(half.negative for half in halves) and not task.gradient
+        lengths_of_clients[client] = Length(
             update=max(half.update for half in halves),
             buffers=max(half.buffers for half in halves),
-            model=model_norms[rows],
+            model=model_norms[chosen_rows],
             gradient=task.gradient,
             task=_comparable_part(task),
-            start=frozenset(rows),
+            start=frozenset(chosen_rows),
             steps=steps[client],
             plausible=wire.boundary.clip or 0.0,
-            wave=position[client] // CHUNK,
-            flaw="its running variance is negative" if negative else None,
+            wave=position_of_client[client] // CHUNK,
+            flaw="its running variance is negative" if has_negative else None,
         )
-    return measured
+    return lengths_of_clients
 
 
 def _comparable_part(task: Task) -> Hashable:
@@ -534,13 +563,16 @@ def steps_of(task: Task, training: Training, examples: int) -> float:
     """
     if task.gradient:
         return 1.0
-    settings = task.how(training)
-    batches = math.ceil(examples / settings.batch) if settings.batch else 1
-    stages = []
+    task_training = task.how(training)
+    # Steps of one pass, then of all stages.
+    steps_per_pass = math.ceil(examples / task_training.batch) if task_training.batch else 1
+    training_of_stages = []
     for stage in task.stages:
         if stage.epochs is None:
-            stages.append(settings)
+            training_of_stages.append(task_training)
         else:
-            stages.append(replace(settings, epochs=stage.epochs, steps=None))
-    steps = sum(stage.steps or stage.epochs * batches for stage in stages or [settings])
+            training_of_stages.append(replace(task_training, epochs=stage.epochs, steps=None))
+    steps = 0
+    for stage_training in training_of_stages or [task_training]:
+        steps += stage_training.steps or stage_training.epochs * steps_per_pass
     return float(max(steps, 1))

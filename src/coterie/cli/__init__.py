@@ -75,11 +75,11 @@ def _interrupts(keep: bool) -> Iterator[None]:
     first_interrupt: list[float] = []
 
     def interrupted(number: int, frame: object) -> None:
-        now = time.monotonic()
+        seconds_now = time.monotonic()
         if not first_interrupt:
-            first_interrupt.append(now)
+            first_interrupt.append(seconds_now)
             raise KeyboardInterrupt
-        if now - first_interrupt[0] > SAME_INTERRUPT_SECONDS:
+        if seconds_now - first_interrupt[0] > SAME_INTERRUPT_SECONDS:
             # The first is still being handled. Files are written whole or not at all, and workers
             # end with this process.
             if sys.stderr.isatty():
@@ -92,8 +92,10 @@ def _interrupts(keep: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        ignored = keep and first_interrupt
-        signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.default_int_handler)
+        ignores_interrupts = keep and first_interrupt
+        signal.signal(
+            signal.SIGINT, signal.SIG_IGN if ignores_interrupts else signal.default_int_handler
+        )
 
 
 def _call(argv: Sequence[str]) -> int:
@@ -110,19 +112,20 @@ def _call(argv: Sequence[str]) -> int:
     module_name = "running" if arguments.command in ("run", "resume") else "commands"
     with _without_collections():
         module = importlib.import_module(f"coterie.cli.{module_name}")
-    status: int = getattr(module, arguments.command)(arguments)
-    return status
+    exit_status: int = getattr(module, arguments.command)(arguments)
+    return exit_status
 
 
 @contextmanager
 def _warnings_of_extensions() -> Iterator[None]:
     """Context in which a warning of a broken extension is one sentence, as all that is said beside the result."""
 
-    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    # Any other warning is shown as Python shows it.
+    def show(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
         if issubclass(category, ExtensionWarning):
             note(str(message))
         else:
-            usual_show(message, category, *place, **more)
+            usual_show(message, category, *place, **options)
 
     usual_show = warnings.showwarning
     warnings.showwarning = show
@@ -181,9 +184,9 @@ def guarded(call: Callable[[], int]) -> int:
     """
     _open_streams()
     try:
-        status = call()
+        exit_status = call()
         sys.stdout.flush()
-        return status
+        return exit_status
     except UserError as error:
         return fail(str(error), 2)
     except KeyboardInterrupt:
@@ -218,10 +221,10 @@ def _open_streams() -> None:
     A terminal without Greek letters shows a question mark, and a stream that the caller has closed
     is replaced by one that discards its output.
     """
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-        if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
+    for stream_name in ("stdout", "stderr"):
+        if getattr(sys, stream_name) is None:
+            setattr(sys, stream_name, open(os.devnull, "w"))  # noqa: SIM115
+        if isinstance(stream := getattr(sys, stream_name), io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
 
@@ -231,12 +234,12 @@ def _drop(stream: TextIO) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def fail(message: str, status: int) -> int:
+def fail(message: str, exit_status: int) -> int:
     """Print one sentence on stderr.
 
     Args:
         message: The sentence.
-        status: The exit status.
+        exit_status: The exit status.
 
     Returns:
         The exit status.
@@ -246,4 +249,4 @@ def fail(message: str, status: int) -> int:
     except OSError:
         # stderr cannot be written; only the exit status shows the error.
         _drop(sys.stderr)
-    return status
+    return exit_status

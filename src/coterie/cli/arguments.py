@@ -23,6 +23,7 @@ class Parser(argparse.ArgumentParser):
     """Parser that reports mistakes by :class:`UsageError`, in one sentence."""
 
     def __init__(self, **options: Any) -> None:
+        # The texts of the commands have their own line breaks.
         formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=28)
         super().__init__(allow_abbrev=False, formatter_class=formatter, **options)
 
@@ -43,6 +44,7 @@ class Version(argparse.Action):
     """The option ``--version``, whose text is only made when it is needed."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        # Like argparse's own action, but it leaves nothing in the parsed arguments.
         super().__init__(
             option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help
         )
@@ -123,10 +125,11 @@ def parser(extensions: Mapping[str, Command] | None = None) -> tuple[Parser, dic
     )
     commands = top_parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     command_parsers = {
-        name: commands.add_parser(name, help=about, description=description)
-        for name, (about, description) in BUILT_IN.items()
+        command_name: commands.add_parser(command_name, help=one_line, description=description)
+        for command_name, (one_line, description) in BUILT_IN.items()
     }
-    # Commands that train, and then those that read.
+    # Commands that train. None is the default of options that are settings of the experiment, so
+    # that only those that were given override a file.
     _add_run_arguments(command_parsers["run"])
     command_parsers["resume"].add_argument(
         "run", metavar="RUN", help="a run directory, or a folder of several"
@@ -136,6 +139,7 @@ def parser(extensions: Mapping[str, Command] | None = None) -> tuple[Parser, dic
     _add_address(command_parsers["resume"])
     consent_options(command_parsers["resume"])
     common(command_parsers["resume"])
+    # Commands that read finished or running runs.
     command_parsers["compare"].add_argument(
         "runs", metavar="RUN", nargs="+", help="run directories, or folders of several"
     )
@@ -160,11 +164,11 @@ def parser(extensions: Mapping[str, Command] | None = None) -> tuple[Parser, dic
     command_parsers["methods"].add_argument("name", metavar="M", nargs="?", help="a method")
     command_parsers["scenarios"].add_argument("name", metavar="S", nargs="?", help="a scenario")
     # The commands of extensions come last, as in the help.
-    for name, command in (EXTENSIONS if extensions is None else extensions).items():
-        command_parsers[name] = commands.add_parser(
-            name, help=command.about, description=command.description
+    for command_name, extension in (EXTENSIONS if extensions is None else extensions).items():
+        command_parsers[command_name] = commands.add_parser(
+            command_name, help=extension.about, description=extension.description
         )
-        command.options(command_parsers[name])
+        extension.options(command_parsers[command_name])
     return top_parser, command_parsers
 
 
@@ -227,15 +231,16 @@ def _extensions_for(argv: Sequence[str]) -> Mapping[str, Command] | None:
     """The commands of extensions that a command line needs; None for all, which only help lists."""
     if not argv or argv[0].startswith("-"):
         return None
-    name = argv[0]
-    if name in BUILT_IN:
+    # Help lists all commands; a call of one needs at most one extension, and imports no other.
+    command_name = argv[0]
+    if command_name in BUILT_IN:
         return {}
     try:
-        return {name: EXTENSIONS.find(name)}
+        return {command_name: EXTENSIONS.find(command_name)}
     except KeyError:
-        known = [*BUILT_IN, *entry_points(EXTENSIONS.group)]
+        known_commands = [*BUILT_IN, *entry_points(EXTENSIONS.group)]
         raise UsageError(
-            f"there is no command {name!r}{nearest(name, known)} (known: {', '.join(known)})"
+            f"there is no command {command_name!r}{nearest(command_name, known_commands)} (known: {', '.join(known_commands)})"
         ) from None
 
 
@@ -416,21 +421,22 @@ def parse(
         raise UsageError(
             f"there is no command {argv[0]!r}{nearest(argv[0], command_parsers)} (known: {', '.join(command_parsers)})"
         )
-    arguments, unknown = top_parser.parse_known_args(argv)
-    if unknown:
+    # An unknown argument gets a sentence with the nearest option, instead of argparse's usage text.
+    arguments, unknown_arguments = top_parser.parse_known_args(argv)
+    if unknown_arguments:
         command_parser = command_parsers.get(arguments.command, top_parser)
-        raise _unknown_argument(argv, unknown[0], arguments.command, command_parser)
+        raise _unknown_argument(argv, unknown_arguments[0], arguments.command, command_parser)
     # What argparse cannot check.
     seed = getattr(arguments, "seed", None)
-    seeds = getattr(arguments, "seeds", None)
-    if seed is not None and seeds is not None:
+    seed_count = getattr(arguments, "seeds", None)
+    if seed is not None and seed_count is not None:
         raise UsageError("use only one of --seed and --seeds")
     for option in ("rounds", "seeds", "workers", "width", "eval_every"):
-        value = getattr(arguments, option, None)
-        if value is not None and value < 1:
-            raise UsageError(f"--{option.replace('_', '-')} must be at least 1, got {value}")
-    if (seeds or 0) > MOST_SEEDS:
-        raise UsageError(f"--seeds must be at most {MOST_SEEDS:,}, got {seeds}")
+        number = getattr(arguments, option, None)
+        if number is not None and number < 1:
+            raise UsageError(f"--{option.replace('_', '-')} must be at least 1, got {number}")
+    if (seed_count or 0) > MOST_SEEDS:
+        raise UsageError(f"--seeds must be at most {MOST_SEEDS:,}, got {seed_count}")
     return arguments
 
 
@@ -445,6 +451,7 @@ def _unknown_argument(
         command: The command; None without one.
         parser: Its parser.
     """
+    # "--option=value" is one argument, "--option value" two.
     command_line = f"coterie {command}" if command else "coterie"
     option, _, value = argument.partition("=")
     if not option.startswith("-"):
@@ -466,11 +473,12 @@ SLIP_SIMILARITY = 0.8
 
 def _instead(option: str, value: str, options: Sequence[str], command: str | None) -> str:
     """The end of a sentence that says which option, or which setting, an unknown option stands for."""
+    # Only run has settings that a user may take for options.
     if command != "run":
         return nearest(option, options)
     # Other libraries' names of options that coterie run has.
-    for name in called_here(option):
-        likely_option = f"--{name.replace('_', '-')}"
+    for own_name in called_here(option):
+        likely_option = f"--{own_name.replace('_', '-')}"
         if likely_option in options:
             return f"; did you mean {likely_option}?"
     if closest(option, options, SLIP_SIMILARITY) is None:

@@ -29,6 +29,7 @@ def compare(arguments: argparse.Namespace) -> int:
     from coterie.report import terminal
     from coterie.report.compared import compare as compared
 
+    # The same function as in Python; only the form of the output differs.
     results = compared(arguments.runs)
     if arguments.json:
         say(to_json(results))
@@ -44,14 +45,17 @@ def export(arguments: argparse.Namespace) -> int:
     from coterie.runs.folders import reopen
 
     with Steps(watched(), "writing models of runs", len(reopen(arguments.run))) as steps:
-        to = save(arguments.run, arguments.to, progress=steps.step, warn=note, **given(arguments))
+        export_folder = save(
+            arguments.run, arguments.to, progress=steps.step, warn=note, **given(arguments)
+        )
     # One models.json per run; the tensors that models share are no model.
-    model_lists = sorted(to.rglob(MODELS_FILE))
+    model_lists = sorted(export_folder.rglob(MODELS_FILE))
     num_models = 0
-    for path in model_lists:
-        num_models += sum(file.name != SHARED_FILE for file in path.parent.glob("*.safetensors"))
-    runs = f" of {len(model_lists)} runs" if len(model_lists) > 1 else ""
-    say(f"{num_models} model{'' if num_models == 1 else 's'}{runs} written to {arguments.to}")
+    for model_list in model_lists:
+        for model_file in model_list.parent.glob("*.safetensors"):
+            num_models += model_file.name != SHARED_FILE
+    of_runs = f" of {len(model_lists)} runs" if len(model_lists) > 1 else ""
+    say(f"{num_models} model{'' if num_models == 1 else 's'}{of_runs} written to {arguments.to}")
     return 0
 
 
@@ -76,9 +80,9 @@ def check(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say(to_json([asdict(finding) for finding in findings]))
     for finding in () if arguments.json else findings:
-        for kind in ("intact", "unchecked", "damaged"):
-            for text in getattr(finding, kind):
-                say(f"{kind + ':':<11}{text}")
+        for verdict in ("intact", "unchecked", "damaged"):
+            for sentence in getattr(finding, verdict):
+                say(f"{verdict + ':':<11}{sentence}")
         result = "DAMAGED" if finding.damaged else "intact"
         say(f"{finding.folder}: {result}; digest {finding.digest}")
     return 1 if any(finding.damaged for finding in findings) else 0
@@ -93,14 +97,15 @@ def explain(arguments: argparse.Namespace) -> int:
     from coterie.records.text_files import to_json
     from coterie.report import explain as why
 
-    asked = {"client": arguments.client, "round": arguments.round}
+    question = {"client": arguments.client, "round": arguments.round}
     if arguments.json:
-        say(to_json([why.explain(arguments.run, **asked)]))
+        say(to_json([why.explain(arguments.run, **question)]))
     else:
+        # Text for people is as wide as the terminal, up to a width that can be read.
         columns = why.WIDTH
         if sys.stdout.isatty():
             columns = shutil.get_terminal_size((why.WIDTH, 24)).columns
-        say(why.words(arguments.run, **asked, width=min(columns, why.WIDTH)))
+        say(why.words(arguments.run, **question, width=min(columns, why.WIDTH)))
     return 0
 
 
@@ -117,13 +122,16 @@ def methods(arguments: argparse.Namespace) -> int:
     screen = console(sys.stdout)
     if arguments.name is None:
         screen.print(
-            listing.names({name: listing.first_line(cls) for name, cls in METHODS.items()})
+            listing.names(
+                {name: listing.first_line(method_type) for name, method_type in METHODS.items()}
+            )
         )
         return 0
-    cls = method_class(arguments.name)
-    say(f"{arguments.name}: {listing.first_line(cls)}\n")
-    if documented(cls):
-        screen.print(listing.settings(cls))
+    method_type = method_class(arguments.name)
+    say(f"{arguments.name}: {listing.first_line(method_type)}\n")
+    # Some methods have no settings, for example local training alone.
+    if documented(method_type):
+        screen.print(listing.settings(method_type))
     else:
         say("It has no settings.")
     return 0
@@ -145,10 +153,11 @@ def scenarios(arguments: argparse.Namespace) -> int:
         say("It is called with the seed, and has no settings.")
         return 0
     screen.print(listing.settings(scenario, hidden=("training", "about")))
-    for name in SCENARIO_PARTS:
-        part = getattr(scenario, name)
-        say(f"\n{name}")
-        screen.print(listing.settings(part, called={part.main: name}))
+    # The settings of each part, as in a file: the table's name, then its settings.
+    for part_name in SCENARIO_PARTS:
+        scenario_part = getattr(scenario, part_name)
+        say(f"\n{part_name}")
+        screen.print(listing.settings(scenario_part, called={scenario_part.main: part_name}))
     say("\ntraining")
     screen.print(listing.settings(scenario.training))
     return 0
@@ -162,8 +171,8 @@ def plot(arguments: argparse.Namespace) -> int:
     """The command ``plot``."""
     from coterie.report.figures import plot as drawn
 
-    out = drawn(arguments.runs, arguments.kind, arguments.out, arguments.round)
-    say(f"figure written to {out}")
+    figure_file = drawn(arguments.runs, arguments.kind, arguments.out, arguments.round)
+    say(f"figure written to {figure_file}")
     return 0
 
 

@@ -33,6 +33,20 @@ if TYPE_CHECKING:
 MODEL_KEYS = ("model", "scenario.model")
 """Keys of the model for --set. A model that is named there is the user's own choice."""
 
+PLAIN_OPTIONS = (
+    "rounds",
+    "target",
+    "eval_every",
+    "workers",
+    "width",
+    "device",
+    "precision",
+    "engine",
+    "address",
+    "data",
+)
+"""Options that are settings of an experiment of the same name."""
+
 MAX_TREES = 4
 """Most runs for which trees are drawn; if there are more, they are only compared."""
 
@@ -46,6 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     from coterie.runs.run import Caution
     from coterie.runs.set_option import assign
 
+    # A tracker that is missing is an error before anything else is done.
     _tracking(arguments.track)
     consent = given(arguments)
     secret = consent["secret"]
@@ -59,6 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     spec = options(arguments, spec)
     for setting in arguments.set:
         spec = assign(spec, setting)
+    # The secret of a rotation comes from a file, or from the environment; it stands in no setting.
     boundary = spec["boundary"]
     needs_secret = boundary.get("rotation", "none") != "none" and "secret" not in boundary
     if secret is None and needs_secret:
@@ -66,22 +82,24 @@ def run(arguments: argparse.Namespace) -> int:
     if secret is not None:
         spec["boundary"] = {**boundary, "secret": secret}
     experiment = make(spec)
-    out = Path(arguments.out) if arguments.out else _new_folder(experiment.scenario)
+    folder = Path(arguments.out) if arguments.out else _new_folder(experiment.scenario)
+    # An estimate runs nothing, and makes no folder.
     if arguments.estimate:
-        return show(experiment, out, arguments.json)
-    with warnings.catch_warnings(record=True) as caught:
+        return show(experiment, folder, arguments.json)
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always", Caution)
-        runs = begin_new(experiment, out)
+        runs = begin_new(experiment, folder)
     # Cautions about data are sentences of the command; warnings of other libraries stay warnings.
-    for warning in caught:
+    for warning in caught_warnings:
         if issubclass(warning.category, Caution):
             say(f"coterie: {printable(str(warning.message))}", sys.stderr)
         else:
             warnings.warn_explicit(
                 warning.message, warning.category, warning.filename, warning.lineno
             )
-    announce(experiment, out)
-    return _carry_out(runs, out, arguments)
+    # Say how long it will take, then train.
+    announce(experiment, folder)
+    return _carry_out(runs, folder, arguments)
 
 
 def options(arguments: argparse.Namespace, spec: Spec) -> Spec:
@@ -98,29 +116,20 @@ def options(arguments: argparse.Namespace, spec: Spec) -> Spec:
         The changed tables.
     """
     spec = dict(spec)
+    # The name of the scenario changes; its settings in the file stay.
     if arguments.scenario:
         spec["scenario"] = {**spec["scenario"], "name": arguments.scenario}
     if arguments.method:
         # A method that the file has keeps its settings.
         method_tables = []
-        for name in dict.fromkeys(arguments.method):
-            from_file = [table for table in spec["methods"] if table["name"] == name]
-            method_tables += from_file or [{"name": name}]
+        for method_name in dict.fromkeys(arguments.method):
+            tables_of_file = [table for table in spec["methods"] if table["name"] == method_name]
+            method_tables += tables_of_file or [{"name": method_name}]
         spec["methods"] = method_tables
-    for name in (
-        "rounds",
-        "target",
-        "eval_every",
-        "workers",
-        "width",
-        "device",
-        "precision",
-        "engine",
-        "address",
-        "data",
-    ):
-        if getattr(arguments, name) is not None:
-            spec[name] = getattr(arguments, name)
+    for key in PLAIN_OPTIONS:
+        if getattr(arguments, key) is not None:
+            spec[key] = getattr(arguments, key)
+    # --seeds K stands for several seeds, --seed N for one.
     if arguments.seeds is not None:
         spec["seeds"] = list(range(arguments.seeds))
     if arguments.seed is not None:
@@ -130,11 +139,11 @@ def options(arguments: argparse.Namespace, spec: Spec) -> Spec:
 
 def _new_folder(scenario: str) -> Path:
     """A folder in ``runs`` that does not exist, with the time and the scenario in its name."""
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{scenario.replace('/', '-').replace(':', '-')}"
-    folder = Path("runs", name)
+    folder_name = f"{time.strftime('%Y%m%d-%H%M%S')}-{scenario.replace('/', '-').replace(':', '-')}"
+    folder = Path("runs", folder_name)
     attempt = 2
     while folder.exists():
-        folder = Path("runs", f"{name}-{attempt}")
+        folder = Path("runs", f"{folder_name}-{attempt}")
         attempt += 1
     return folder
 
@@ -215,18 +224,20 @@ def _carry_out(runs: Sequence[Run], folder: Path, arguments: argparse.Namespace)
         with (
             Live(watched(arguments.json), run_names, runs[0].experiment.rounds) as live,
             _tracking(arguments.track, live.tell, wait=live.note) as tracking,
-            _live_page(arguments.watch, folder, live) as page,
+            _live_page(arguments.watch, folder, live) as live_page,
         ):
-            for number, run in enumerate(runs):
-                live.begin(number, len(run.record.lines()))
-                shown = None
-                for done in run.rounds(arguments.workers):
-                    shown = shown or Shown.of(run.record.description()["world"])
-                    live.show(number, shown.line(line_of_round(done)))
+            # One run after the other; each round is shown, tracked and reported when it ends.
+            for run_number, run in enumerate(runs):
+                live.begin(run_number, len(run.record.lines()))
+                shown_world = None
+                for finished_round in run.rounds(arguments.workers):
+                    shown_world = shown_world or Shown.of(run.record.description()["world"])
+                    live.show(run_number, shown_world.line(line_of_round(finished_round)))
                     tracking.follow(run.folder)
-                    page.update()
-                live.end(number)
+                    live_page.update()
+                live.end(run_number)
                 tracking.follow(run.folder)
+    # The record has every finished round, so each of these ends can be continued.
     except KeyboardInterrupt:
         return fail(f"interrupted; {_to_continue(arguments, runs[0], folder)}", 130)
     except EngineError as error:
@@ -246,6 +257,7 @@ class _LivePage:
     def __init__(self, folder: Path | None, tell: Callable[[str], None]) -> None:
         self.tell = tell
         self.page: LivePage | None = None
+        # Making pages takes long to import.
         if folder is not None:
             from coterie.report.live_page import LivePage
 
@@ -265,29 +277,30 @@ class _LivePage:
 @contextmanager
 def _live_page(wanted: bool, folder: Path, live: Live) -> Iterator[_LivePage]:
     """The page during the runs of a folder; at the end, also by an interrupt, it no longer reloads itself."""
-    page = _LivePage(folder if wanted else None, live.tell)
+    # The page exists before the first round, so that it can be opened at once.
+    live_page = _LivePage(folder if wanted else None, live.tell)
     if wanted:
-        page.update()
+        live_page.update()
         live.tell(f"open {folder / 'report.html'} in a browser; it shows each round when it ends")
     try:
-        yield page
+        yield live_page
     finally:
-        page.update(reloads=False)
+        live_page.update(reloads=False)
 
 
 def _to_continue(arguments: argparse.Namespace, run: Run, folder: Path) -> str:
     """The end of a sentence that says how a run continues which has stopped."""
-    options = [f" --track {name}" for name in arguments.track]
+    options_to_repeat = [f" --track {name}" for name in arguments.track]
     if arguments.watch:
-        options.append(" --watch")
+        options_to_repeat.append(" --watch")
     if arguments.address:
-        options.append(f" --address {arguments.address}")
+        options_to_repeat.append(f" --address {arguments.address}")
     # A name with a colon stands for code: package.module:Name.
     if ":" in run.experiment.setup.model or ":" in run.experiment.scenario:
-        options.append(" --trust-code")
+        options_to_repeat.append(" --trust-code")
     if arguments.secret_file:
-        options.append(f" --secret-file {arguments.secret_file}")
-    return f"to continue, run coterie resume {folder}{''.join(options)}"
+        options_to_repeat.append(f" --secret-file {arguments.secret_file}")
+    return f"to continue, run coterie resume {folder}{''.join(options_to_repeat)}"
 
 
 def _keep_details(run: Run, details: str) -> str:
@@ -333,22 +346,24 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
         console.print(terminal.comparison(side_by_side(summaries)))
     else:
         console.print(terminal.table(summaries))
+    # One verdict for all runs over the same scenario.
     for contest in contests(read(run.folder) for run in runs):
         paragraphs = _verdict_paragraphs(verdict(contest), is_comparison=len(runs) > 1)
         if paragraphs:
             console.print(Text(""), *paragraphs, sep="\n")
         else:
             console.print()
+    # What limits refused, and the privacy that was spent.
     for run, result in zip(runs, summaries, strict=True):
-        lines = run.record.shown()[1]
-        text = refused_sentence(lines)
-        if text:
-            say(f"\n{run.folder.name}: {printable(text)}")
+        record_lines = run.record.shown()[1]
+        refusals = refused_sentence(record_lines)
+        if refusals:
+            say(f"\n{run.folder.name}: {printable(refusals)}")
         privacy = result["privacy"]
         if privacy is not None:
-            spent = f"ε = {privacy['epsilon']:.3g} at δ = {privacy['delta']:g}"
+            privacy_spent = f"ε = {privacy['epsilon']:.3g} at δ = {privacy['delta']:g}"
             say(
-                f"\n{run.folder.name}: {spent} after {privacy['updates']} updates of the client that sent the most"
+                f"\n{run.folder.name}: {privacy_spent} after {privacy['updates']} updates of the client that sent the most"
             )
     say(f"\nrecorded in {folder}")
 
@@ -359,13 +374,13 @@ def _verdict_paragraphs(outcome: Mapping[str, Any], is_comparison: bool) -> list
 
     comparisons = []
     if is_comparison:
-        comparisons = [text for text in (*outcome["better"], outcome["use"]) if text]
+        comparisons = [sentence for sentence in (*outcome["better"], outcome["use"]) if sentence]
     paragraphs = []
     # What a constant prediction scores is worth a sentence only beside others.
     if outcome["warnings"] or comparisons:
         paragraphs.append(Text(outcome["constant"]))
-    paragraphs += [Text(text, style="yellow") for text in outcome["warnings"]]
-    paragraphs += [Text(text) for text in comparisons]
+    paragraphs += [Text(sentence, style="yellow") for sentence in outcome["warnings"]]
+    paragraphs += [Text(sentence) for sentence in comparisons]
     if outcome["by_time"]:
         paragraphs.append(Text(outcome["by_time"]))
     return paragraphs
@@ -408,6 +423,7 @@ def within(seconds: float) -> Iterator[None]:
         yield
         return
 
+    # The handler of the timer's signal.
     def end(number: int, frame: object) -> None:
         raise TimeUp
 
@@ -441,20 +457,31 @@ def show(experiment: Experiment, folder: Path, as_json: bool) -> int:
     # Mistakes first, as before a run.
     experiment.check_calendar()
     estimates = estimate(_ready(experiment))
-    runs = len(estimates) * len(experiment.seeds)
-    total = together(estimates, len(experiment.seeds))
+    run_count = len(estimates) * len(experiment.seeds)
+    estimate_of_all = together(estimates, len(experiment.seeds))
     if as_json:
-        methods = [dataclasses.asdict(row) for row in estimates]
-        say(to_json([{"runs": runs, "methods": methods, "all": dataclasses.asdict(total)}]))
+        method_rows = [dataclasses.asdict(row) for row in estimates]
+        say(
+            to_json(
+                [
+                    {
+                        "runs": run_count,
+                        "methods": method_rows,
+                        "all": dataclasses.asdict(estimate_of_all),
+                    }
+                ]
+            )
+        )
         return 0
+    # A row for each method, and one for all runs together.
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("method", "time", "memory", "disk", "exchanges", "tasks", "evaluations"):
-        table.add_column(name, justify="left" if name == "method" else "right")
-    rows = [*estimates, total] if runs > 1 else estimates
+    for column_name in ("method", "time", "memory", "disk", "exchanges", "tasks", "evaluations"):
+        table.add_column(column_name, justify="left" if column_name == "method" else "right")
+    rows = [*estimates, estimate_of_all] if run_count > 1 else estimates
     for row in rows:
-        name = f"all {runs} runs" if row is total else row.method
+        row_name = f"all {run_count} runs" if row is estimate_of_all else row.method
         table.add_row(
-            name,
+            row_name,
             duration(row.seconds),
             terminal.size(row.memory),
             terminal.size(row.disk),
@@ -463,10 +490,10 @@ def show(experiment: Experiment, folder: Path, as_json: bool) -> int:
             f"{round(row.evaluations):,}",
         )
     terminal.console(sys.stdout).print(table)
-    place = ", on this machine alone" if experiment.engine == "ray" else ""
-    say(f"\nestimated, each method with one seed{place}; nothing was run")
-    for text in shortages(total, folder):
-        say(f"coterie: {text}", sys.stderr)
+    place_note = ", on this machine alone" if experiment.engine == "ray" else ""
+    say(f"\nestimated, each method with one seed{place_note}; nothing was run")
+    for shortage in shortages(estimate_of_all, folder):
+        say(f"coterie: {shortage}", sys.stderr)
     return 0
 
 
@@ -496,8 +523,8 @@ def announce(experiment: Experiment, folder: Path) -> None:
             needs = f"{terminal.size(total.memory)} of memory, {terminal.size(total.disk)} on disk"
             sentences.append(f"about {duration(total.seconds)}, {needs}")
         sentences += shortages(total, folder)
-    for text in sentences:
-        say(f"coterie: {text}", sys.stderr)
+    for sentence in sentences:
+        say(f"coterie: {sentence}", sys.stderr)
 
 
 def shortages(total: Estimate, folder: Path) -> Sequence[str]:
@@ -513,21 +540,22 @@ def shortages(total: Estimate, folder: Path) -> Sequence[str]:
     from coterie.files import available_memory
     from coterie.report.terminal import size
 
-    # The nearest folder that exists, of the disk that the records will be on.
+    # The folder itself may not exist before the run: its nearest parent that exists is on the disk
+    # that the records will be on.
     existing_folder = next(
         path for path in (folder.absolute(), *folder.absolute().parents) if path.exists()
     )
-    free = shutil.disk_usage(existing_folder).free
-    memory = available_memory()
+    free_bytes = shutil.disk_usage(existing_folder).free
+    free_memory = available_memory()
     sentences = []
-    if free < total.disk:
+    if free_bytes < total.disk:
         sentences.append(
-            f"{existing_folder} has {size(free)} free, and the records may take {size(total.disk)}: "
+            f"{existing_folder} has {size(free_bytes)} free, and the records may take {size(total.disk)}: "
             "choose another folder with --out"
         )
-    if memory < total.memory:
+    if free_memory < total.memory:
         sentences.append(
-            f"{size(memory)} of memory are free, and the runs may take {size(total.memory)}: use fewer --workers"
+            f"{size(free_memory)} of memory are free, and the runs may take {size(total.memory)}: use fewer --workers"
         )
     return sentences
 
