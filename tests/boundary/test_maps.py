@@ -12,7 +12,7 @@ from coterie.boundary import Boundary, Wire
 from coterie.boundary.maps import draw_map
 from coterie.boundary.rules import ROTATIONS
 from coterie.clustering import manhattan
-from coterie.methods.hcct import paper_code_ratios
+from coterie.methods._hcct_layers import paper_code_ratios
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from small import made, mlp, normed

@@ -13,7 +13,7 @@ from test_hcct import PAPER, SOME, cohort, directions
 
 from coterie.core import Replies, as_groups
 from coterie.methods import HCCT
-from coterie.methods.hcct import follow
+from coterie.methods._hcct_partition import follow
 from worlds import THREE, TRUTH, Pull, grouped, last, play
 
 # -- silent clients

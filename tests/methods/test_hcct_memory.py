@@ -9,7 +9,7 @@ from test_hcct import PAPER
 
 from coterie.clustering import gram
 from coterie.methods import HCCT
-from coterie.methods.hcct import begin, forget, recall, remember
+from coterie.methods._hcct_memory import begin, forget, recall, remember
 from worlds import THREE, TRUTH, grouped, last, play
 
 

@@ -16,12 +16,11 @@ from coterie.clustering import gram, halves_gram
 from coterie.core import Cohort, Federation, HalvedUpdates, Replies, Training
 from coterie.methods import HCCT, HCCTE, HCCTP
 from coterie.methods._half_steps import of_equal_steps
-from coterie.methods.hcct import (
+from coterie.methods._hcct_memory import remember, signal_in
+from coterie.methods._hcct_signals import (
     halves_products,
     noise_in,
-    remember,
     share_of_signal,
-    signal_in,
     without_noise,
 )
 from coterie.settings import SettingError

@@ -15,7 +15,7 @@ import coterie
 from coterie.core import Cohort, Federation
 from coterie.data.scenario import find
 from coterie.methods import HCCT, HCCTE, HCCTP, FedAvg, FedPer, Independent
-from coterie.methods.hcct import comparable, paper_code_ratios, relative_variances
+from coterie.methods._hcct_layers import comparable, paper_code_ratios, relative_variances
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.settings import SettingError

@@ -50,21 +50,18 @@ Deviations
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from itertools import count
 from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 
-from coterie.clustering import benefit, benefits, cosine, gram, sketch, utility, utility_merge
 from coterie.core import (
     Assignment,
     Client,
     Cohort,
-    Criterion,
     Feature,
     Federation,
     Groups,
@@ -82,6 +79,23 @@ from coterie.core import (
     without,
 )
 from coterie.methods._half_steps import of_equal_steps
+from coterie.methods._hcct_layers import (
+    Layers,
+    comparable,
+    layer_note,
+    paper_code_ratios,
+    relative_variances,
+)
+from coterie.methods._hcct_memory import Memory, forget, recall, remember, signal_in, with_firsts
+from coterie.methods._hcct_notes import PartitionRule, join_note, partition_note
+from coterie.methods._hcct_partition import EpochComparison, Group, follow
+from coterie.methods._hcct_signals import (
+    halves_products,
+    noise_in,
+    share_of_signal,
+    update_products,
+    without_noise,
+)
 from coterie.methods._leavers import entries_without, groups_without
 from coterie.settings import SettingError, check, setting
 
@@ -255,6 +269,8 @@ class HCCT:
         )
 
     def plan(self, state: HCCTState, cohort: Cohort) -> Plan:
+        # Algorithm 1: the clients of each group train from the group's model. If the groups are made
+        # anew after this epoch, the server compares their updates, or signals from halves.
         compares = not (np.isinf(self.tradeoff) or self._keeps_groups(state))
         chooses_layer = self.chooses_layer(state)
         first_time_clients = set(self._remembered_firsts(state))
@@ -344,6 +360,7 @@ class HCCT:
             return False
         if self.settled(state):
             return True
+        # With signals, an epoch with a partition costs twice the upload, so there are fewer of them.
         period = self.partition_every or (1 if self.cosines == "updates" else 4)
         partition_is_due = (
             not state.partitioned
@@ -397,7 +414,7 @@ class HCCT:
             columns = state.columns
             if replies.updates is not None and replies.means is not None:
                 columns = slice(0, replies.updates.shape[1])
-            gram_matrix = _products(replies, columns)
+            gram_matrix = update_products(replies, columns)
             noise = noise_in(gram_matrix, halves_products(replies))
             signal_share = share_of_signal(gram_matrix.diagonal(), noise)
             # While HCCT-E still looks for its layer, products are of other columns than later ones, and
@@ -406,7 +423,7 @@ class HCCT:
                 memory = remember(state.memory, clients, gram_matrix, self.memory, noise)
                 first_replies = replies.of(first_time_clients)
                 sketch_size = self.sketch if replies.means is None else None
-                memory = _with_firsts(memory, first_replies, columns, sketch_size)
+                memory = with_firsts(memory, first_replies, columns, sketch_size)
                 state = replace(state, memory=memory)
                 # From here on, also the silent clients whose cosines are remembered are compared.
                 clients, gram_matrix = recall(memory, clients)
@@ -457,15 +474,13 @@ class HCCT:
         places_singly = (settled or self.newcomers == "benefit") and state.waiting != state.clients
         unplaced = state.waiting if places_singly else ()
         newcomers = [client for client in unplaced if client in answered]
-        to_partition = [client for client in comparison.clients if client not in unplaced]
+        to_partition = without(comparison.clients, unplaced)
         # Clients that are silent in the only partition start again later, as newcomers do.
         missed: set[Client] = set()
         if self.one_shot and not state.partitioned and to_partition:
             missed = set(state.clients) - answered
-        former_groups = [
-            [client for client in group if client not in newcomers and client not in missed]
-            for group in state.next
-        ]
+        absent_clients = missed.union(newcomers)
+        former_groups = [list(without(group, absent_clients)) for group in state.next]
 
         # Algorithm 2, and the clients that cannot be compared follow their former group.
         if settled:
@@ -475,132 +490,56 @@ class HCCT:
             groups = follow(merged_groups, former_groups, state.sizes)
         if missed:
             state = _from_the_first(state, missed)
-            groups = [*groups, *([client] for client in sorted(missed))]
+            for client in sorted(missed):
+                groups.append([client])
 
-        # Each newcomer joins the group that benefits most from it, or stays alone (eq. 15 and 16).
+        # Equations 15 and 16: newcomers join groups. Who took part in the partition waits no longer.
         waiting = missed | (set(state.waiting) - (answered - set(newcomers)))
         join_notes = []
         for client in newcomers:
-            best_group = comparison.best_group(groups, client)
-            # A number of groups that is asked for is not exceeded.
-            is_full = self.groups is not None and len(groups) >= self.groups
-            join_note = _join_note(client, groups, best_group, is_full)
-            join_notes.append(join_note)
-            if best_group is not None:
+            note, is_placed = self._placed(comparison, groups, client)
+            join_notes.append(note)
+            if is_placed:
                 waiting.discard(client)
-            if best_group is not None and all(criterion.held for criterion in join_note.criteria):
-                groups[best_group[0]].append(client)
-            else:
-                groups.append([client])
-
         state = replace(
             state,
             next=as_groups(groups),
             partitioned=state.partitioned or bool(to_partition),
             waiting=tuple(sorted(waiting)),
         )
-        partition_note = self.partition_note(state, comparison, settled)
-        return replace(state, notes=(*notes, *join_notes, partition_note))
+        rule = PartitionRule(
+            tradeoff=self.tradeoff,
+            group_count=self.groups,
+            settled=settled,
+            layer=state.layer,
+            signals=self.cosines == "signals",
+        )
+        note = partition_note(rule, comparison, state.clients, state.groups, state.next)
+        return replace(state, notes=(*notes, *join_notes, note))
 
-    def partition_note(self, state: HCCTState, comparison: EpochComparison, settled: bool) -> Note:
-        """Describe the next groups and their utility; with parts and cosines if they are not the groups that trained.
+    def _placed(
+        self, comparison: EpochComparison, groups: list[Group], newcomer: Client
+    ) -> tuple[Note, bool]:
+        """Add a newcomer to the group that benefits most from it, or as a new group.
 
         Args:
-            state: the state with the next groups.
             comparison: the data for the partition.
-            settled: whether the groups were final before, so that only newcomers were placed.
+            groups: the groups so far, to which the newcomer is added.
+            newcomer: the newcomer.
+
+        Returns:
+            The reasons, and whether it has been placed; if not, it is alone until it can be compared.
         """
-        groups_changed = state.next != state.groups
-        text = f"{_count(len(state.next), 'group')} of {_count(len(state.clients), 'client')}"
-        silent_text = ""
-        num_silent = len(state.clients) - len(comparison.clients)
-        if num_silent:
-            silent_text = f"; {_count(num_silent, 'silent client')} stay with their previous groups"
-        note = Note(
-            kind="partition",
-            effect="regroups",
-            clients=state.clients,
-            text=text,
-            parts=state.next if groups_changed else (),
-            labels={"answered": len(comparison.answered)},
-            heard=comparison.clients,
-        )
-        numbers = {"groups": float(len(state.next))}
-        gram_matrix = comparison.gram
-        if gram_matrix is None:
-            return replace(note, text=f"{text}, as λ is infinite{silent_text}", numbers=numbers)
-
-        # The utility of the groups, as far as their members can be compared.
-        groups = [group for group in state.next if comparison.positions_of(group)]
-        values = comparison.utilities(gram_matrix, groups)
-        numbers["utility"] = sum(values["utility"].values())
-        numbers["tradeoff"] = float(comparison.tradeoffs.mean())
-        signal_text = ""
-        if self.cosines == "signals":
-            numbers["signal"] = comparison.signal_share
-            signal_text = (
-                f", of {comparison.signal_share:.0%} signal"
-                if comparison.signal_share < 1
-                else ", of whole updates"
-            )
-        rule_text = (
-            f"λ {numbers['tradeoff']:.3g}"
-            if self.groups is None
-            else f"{_count(self.groups, 'group')} asked for"
-        )
-        layer_text = "" if state.layer is None else f", layer {state.layer!r}"
-        text += f", {rule_text}{layer_text}{signal_text}: utility {numbers['utility']:.3g}"
-
-        # How far the groups are from another merge, if λ decides about merges.
-        lambda_decides = not settled and self.groups is None
-        if lambda_decides:
-            note = replace(note, otherwise="two groups would have merged")
-        if len(groups) > 1:
-            positions = [comparison.positions_of(group) for group in groups]
-            gains = benefits(gram_matrix, comparison.sizes, comparison.tradeoffs, positions)
-            numbers["best_open"] = float(gains.max())
-            text += f", the best merge not made would add {numbers['best_open']:.3g}"
-            if lambda_decides:
-                no_tradeoff = 0 * comparison.tradeoffs
-                free_gains = benefits(gram_matrix, comparison.sizes, no_tradeoff, positions)
-                note = replace(note, criteria=self._criteria(free_gains, gains))
-
-        similarity = {}
-        if groups_changed:
-            similarity[state.layer or "all"] = torch.from_numpy(cosine(gram_matrix)).float()
-        return replace(
-            note, text=text + silent_text, numbers=numbers, values=values, similarity=similarity
-        )
-
-    def _criteria(self, free_gains: np.ndarray, gains: np.ndarray) -> tuple[Criterion, ...]:
-        """The comparison of λ with the smallest at which merging two of the groups would add to the utility.
-
-        Utilities, and so the gains of merges, are linear in λ.
-
-        Args:
-            free_gains: ``(k, k)``, the gains of the merges at λ = 0.
-            gains: ``(k, k)``, the gains at the λ of the run.
-        """
-        off_diagonal = ~np.eye(len(gains), dtype=bool)
-        gain_slopes = gains[off_diagonal] - free_gains[off_diagonal]
-        rising = gain_slopes > 0
-        if not rising.any():
-            return ()
-        # The multiple of λ at which a pair's gain crosses zero; below 1 only by rounding, as the pair
-        # has not merged.
-        crossings = -free_gains[off_diagonal][rising] / gain_slopes[rising]
-        next_merge = float(max(crossings.min(), 1.0)) * self.tradeoff
-        return (
-            Criterion(
-                "λ of the next merge",
-                next_merge,
-                ">=",
-                self.tradeoff,
-                "tradeoff",
-                key="next_merge",
-                met="no merge adds utility",
-            ),
-        )
+        best_group = comparison.best_group(groups, newcomer)
+        # A number of groups that is asked for is not exceeded.
+        is_full = self.groups is not None and len(groups) >= self.groups
+        note = join_note(newcomer, groups, best_group, is_full)
+        if best_group is not None and all(criterion.held for criterion in note.criteria):
+            group_number, _ = best_group
+            groups[group_number].append(newcomer)
+        else:
+            groups.append([newcomer])
+        return note, best_group is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -634,9 +573,10 @@ def starts(state: HCCTState) -> torch.Tensor:
 
 def _start(state: HCCTState, group: tuple[Client, ...]) -> torch.Tensor:
     # Each model counts by the data of the members that have it (Algorithm 1).
-    examples_of_row = dict.fromkeys((state.row[client] for client in group), 0)
+    examples_of_row: dict[int, int] = {}
     for client in group:
-        examples_of_row[state.row[client]] += state.sizes.get(client, 0)
+        row = state.row[client]
+        examples_of_row[row] = examples_of_row.get(row, 0) + state.sizes.get(client, 0)
     weights = {row: examples for row, examples in examples_of_row.items() if examples}
     # Sizes are known from replies. Before the first one, all models count equally.
     if not weights:
@@ -650,11 +590,16 @@ def _start(state: HCCTState, group: tuple[Client, ...]) -> torch.Tensor:
 def beginners(state: HCCTState) -> tuple[Client, ...]:
     """Return the clients that train from the first model in the next epoch: all in the first epoch, newcomers later."""
     candidates = state.waiting if state.sizes else state.clients
-    has_first_model = {
-        row: torch.equal(state.models[row], state.first)
-        for row in {state.row[client] for client in candidates}
-    }
-    return tuple(client for client in candidates if has_first_model[state.row[client]])
+    has_first_model: dict[int, bool] = {}
+    beginning = []
+    for client in candidates:
+        row = state.row[client]
+        # Many clients may have one model, which is compared once.
+        if row not in has_first_model:
+            has_first_model[row] = torch.equal(state.models[row], state.first)
+        if has_first_model[row]:
+            beginning.append(client)
+    return tuple(beginning)
 
 
 def trained(state: HCCTState, replies: Replies) -> HCCTState:
@@ -666,19 +611,16 @@ def trained(state: HCCTState, replies: Replies) -> HCCTState:
         mean_updates, reply_counts = group_means(replies, state.next)
     # Equation 6: the group's first model plus its mean update. All members have the result.
     moved_groups = np.flatnonzero(reply_counts)
-    row_of_client = {}
-    for row, group_index in enumerate(moved_groups):
-        for client in state.next[group_index]:
-            row_of_client[client] = row
+    row_of_client: dict[Client, int] = {}
+    for row, group_number in enumerate(moved_groups):
+        row_of_client.update(dict.fromkeys(state.next[group_number], row))
     moved_models = (starts(state) + mean_updates)[moved_groups]
     # Clients of the other groups keep the models that they have, in the rows below.
-    kept_rows = sorted(
-        {state.row[client] for client in state.clients if client not in row_of_client}
-    )
-    new_row_of = {row: len(moved_groups) + offset for offset, row in enumerate(kept_rows)}
-    for client in state.clients:
-        if client not in row_of_client:
-            row_of_client[client] = new_row_of[state.row[client]]
+    unmoved_clients = without(state.clients, row_of_client)
+    kept_rows = sorted({state.row[client] for client in unmoved_clients})
+    new_row_of = dict(zip(kept_rows, count(len(moved_groups)), strict=False))
+    for client in unmoved_clients:
+        row_of_client[client] = new_row_of[state.row[client]]
     answered_sizes = zip(replies.clients, map(int, replies.examples), strict=True)
     return replace(
         state,
@@ -689,109 +631,6 @@ def trained(state: HCCTState, replies: Replies) -> HCCTState:
     )
 
 
-# ----------------------------------------------------------------------------------------------------
-# Partition (Algorithm 2): merges, and placement of silent clients and newcomers.
-
-
-Group = list[Client]
-"""The members of a group while groups are made."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EpochComparison:
-    """Data for a partition.
-
-    Attributes:
-        answered: clients that answered.
-        clients: these, and the silent clients whose cosines are remembered; n in all.
-        gram: ``(n, n)``, the Gram matrix of their updates; None if λ is infinite.
-        sizes: ``(n,)``, training-set sizes.
-        tradeoffs: ``(n,)``, λ of each client.
-        signal_share: share of signal in their squared norms, as far as noise is known.
-    """
-
-    answered: tuple[Client, ...]
-    clients: tuple[Client, ...]
-    gram: np.ndarray | None
-    sizes: np.ndarray
-    tradeoffs: np.ndarray
-    signal_share: float
-
-    @cached_property
-    def position_of_client(self) -> Mapping[Client, int]:
-        """Client -> its position."""
-        return {client: position for position, client in enumerate(self.clients)}
-
-    def positions_of(self, group: Iterable[Client]) -> list[int]:
-        """Return the positions of the clients of a group that can be compared."""
-        positions = self.position_of_client
-        return [positions[client] for client in group if client in positions]
-
-    def partition(self, members: Sequence[Client], group_count: int | None) -> list[Group]:
-        """Partition some of the clients by Algorithm 2.
-
-        Args:
-            members: the clients to partition.
-            group_count: the number of groups; None to merge while there is a gain.
-        """
-        if not members:
-            return []
-        if self.gram is None:
-            return [list(members)]
-        positions = self.positions_of(members)
-        parts = utility_merge(
-            self.gram[np.ix_(positions, positions)],
-            self.sizes[positions],
-            self.tradeoffs[positions],
-            groups=None if group_count is None else min(group_count, len(positions)),
-        )
-        return [[members[index] for index in part] for part in parts]
-
-    def best_group(self, groups: Sequence[Group], newcomer: Client) -> tuple[int, float] | None:
-        """Return the group that gains most by a newcomer (eq. 15, 16), and the gain; None if no group can be compared."""
-        comparable_groups = [
-            index for index, group in enumerate(groups) if self.positions_of(group)
-        ]
-        if not comparable_groups:
-            return None
-        if self.gram is None:
-            return comparable_groups[0], np.inf
-        (newcomer_position,) = self.positions_of([newcomer])
-        group_positions = [self.positions_of(groups[index]) for index in comparable_groups]
-        gains = benefit(self.gram, self.sizes, self.tradeoffs, group_positions, newcomer_position)
-        best = int(gains.argmax())
-        return comparable_groups[best], float(gains[best])
-
-    def utilities(
-        self, gram_matrix: np.ndarray, groups: Iterable[tuple[Client, ...]]
-    ) -> dict[str, dict[Client, float]]:
-        """Return each member's utility (eq. 9), its gain over being alone, and its group's utility (eq. 14).
-
-        Args:
-            gram_matrix: ``(n, n)``, the Gram matrix of the updates.
-            groups: the groups; each has members that can be compared.
-
-        Returns:
-            ``utility``, ``gain`` and ``group_utility``, each of them client -> number.
-        """
-        values: dict[str, dict[Client, float]] = {"utility": {}, "gain": {}, "group_utility": {}}
-        for group in groups:
-            positions = self.positions_of(group)
-            sizes = self.sizes[positions]
-            tradeoffs = self.tradeoffs[positions]
-            group_gram = gram_matrix[np.ix_(positions, positions)]
-            member_utilities = utility(group_gram, sizes, tradeoffs, range(len(positions)))
-            # The utility of a client alone (eq. 12).
-            utilities_alone = 1.0 - tradeoffs / sizes
-            group_utility = float(member_utilities.sum())
-            for index, position in enumerate(positions):
-                client = self.clients[position]
-                values["utility"][client] = float(member_utilities[index])
-                values["gain"][client] = float(member_utilities[index] - utilities_alone[index])
-                values["group_utility"][client] = group_utility
-        return values
-
-
 def _from_the_first(state: HCCTState, clients: Iterable[Client]) -> HCCTState:
     """Give the first model to ``clients``."""
     return replace(
@@ -799,530 +638,3 @@ def _from_the_first(state: HCCTState, clients: Iterable[Client]) -> HCCTState:
         models=torch.cat([state.models, state.first[None]]),
         row={**state.row, **dict.fromkeys(clients, len(state.models))},
     )
-
-
-def follow(
-    groups: list[Group], former_groups: Iterable[Group], sizes: Mapping[Client, int]
-) -> list[Group]:
-    """Add to new groups the clients of former groups that are in none of them.
-
-    Each goes to the new group that has most of the data of its former group. Of equal shares, the
-    group with the smallest first member counts. If no client of a former group is in a new group,
-    the former group stays together.
-
-    Args:
-        groups: the new groups.
-        former_groups: the former groups.
-        sizes: training-set sizes.
-    """
-    group_of_client = {}
-    for index, group in enumerate(groups):
-        group_of_client.update(dict.fromkeys(group, index))
-    extended_groups = [list(group) for group in groups]
-    for former_group in former_groups:
-        absent = [client for client in former_group if client not in group_of_client]
-        if not absent:
-            continue
-        # The data of the former group's clients in each new group.
-        examples_in: dict[int, int] = {}
-        for client in former_group:
-            if client in group_of_client:
-                index = group_of_client[client]
-                examples_in[index] = examples_in.get(index, 0) + sizes[client]
-        if examples_in:
-            most_data = min(examples_in, key=lambda index: (-examples_in[index], groups[index][0]))
-            extended_groups[most_data] += absent
-        else:
-            extended_groups.append(absent)
-    return extended_groups
-
-
-# -- notes
-# ------------------------------------------------------------------------------------------------------------
-
-
-def _join_note(
-    client: Client, groups: list[Group], best_group: tuple[int, float] | None, is_full: bool
-) -> Note:
-    """The note of a newcomer, which joins the group it benefits most if its criteria hold.
-
-    Args:
-        client: the newcomer.
-        groups: the groups that it may join.
-        best_group: the one that benefits most, and its gain; None if no group can be compared.
-        is_full: whether there are as many groups as asked for, so that it joins in any case.
-    """
-    if best_group is None:
-        return Note(
-            kind="wait",
-            effect="waits",
-            clients=(client,),
-            text=f"client {client} waits: no other client answered",
-        )
-    group_index, gain = best_group
-    criteria: tuple[Criterion, ...] = ()
-    if not is_full:
-        gain_criterion = Criterion(
-            "gain of the best group",
-            gain,
-            ">",
-            0.0,
-            met="it joins",
-            unmet="it stays alone",
-            key="best_gain",
-        )
-        criteria = (gain_criterion,)
-    if all(criterion.held for criterion in criteria):
-        change = (
-            f"raises most, by {gain:.3g}"
-            if gain > 0
-            else f"changes least, by {gain:.3g}; groups are as many as asked for"
-        )
-        text = f"client {client} joins the group of client {min(groups[group_index])}, whose utility it {change}"
-    else:
-        text = f"client {client} stays alone: in the best of the groups it would change utility by {gain:.3g}"
-    return Note(
-        kind="join",
-        effect="joins",
-        clients=(client,),
-        text=text,
-        criteria=criteria,
-        numbers={"gain": gain},
-    )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-# ----------------------------------------------------------------------------------------------------
-# HCCT-E (section V, equation 19): choice of the layer to compare, by the largest relative variance.
-
-
-Layers = Mapping[str, tuple[tuple[int, int], ...]]
-"""Layer -> the columns of each of its tensors, one after the other."""
-
-
-def comparable(federation: Federation, personal_layers: tuple[str, ...]) -> Layers:
-    """Return the layers that may be compared: those that are sent, without normalisation layers unless there are no others.
-
-    Only the sizes of a layer's tensors are known. A layer of several tensors, all of one size (one
-    scale and one shift per channel), counts as a normalisation layer.
-
-    Args:
-        federation: the columns of the model's layers and tensors.
-        personal_layers: layers that stay at the client.
-    """
-    sent_layers = {}
-    for layer, (start, stop) in federation.columns.items():
-        if layer in personal_layers:
-            continue
-        tensor_spans = [
-            span for span in federation.tensors.values() if start <= span[0] and span[1] <= stop
-        ]
-        sent_layers[layer] = tuple(tensor_spans) or ((start, stop),)
-    other_layers = {
-        layer: spans for layer, spans in sent_layers.items() if not _is_normalisation(spans)
-    }
-    return other_layers or sent_layers
-
-
-def _is_normalisation(spans: tuple[tuple[int, int], ...]) -> bool:
-    """Whether a layer has several tensors, all of one size."""
-    tensor_sizes = {stop - start for start, stop in spans}
-    return len(spans) > 1 and len(tensor_sizes) == 1
-
-
-def relative_variances(updates: torch.Tensor, layers: Layers) -> dict[str, float]:
-    """Return the relative variance of the updates in each layer.
-
-    It is ``mean_n ‖g_n - ḡ‖² / ‖ḡ‖²``, with ḡ the unweighted mean of the updates. Both terms follow
-    from the layer's Gram matrix: the mean of its diagonal minus its mean, and its mean. A mean that
-    cancels counts as 1e-12 of the squared norms, so that the result does not depend on units.
-
-    Args:
-        updates: ``(n, d)``, the clients' updates.
-        layers: the layers.
-
-    Returns:
-        Layer -> relative variance; 0 where no update moved.
-    """
-    ratios = {}
-    for layer, spans in layers.items():
-        products = gram(updates, columns=(spans[0][0], spans[-1][1]))
-        # mean_n ‖g_n‖² and ‖ḡ‖².
-        mean_square = float(products.diagonal().mean())
-        square_of_mean = max(float(products.mean()), 0.0)
-        ratios[layer] = 0.0
-        if mean_square > 0:
-            variance = mean_square - square_of_mean
-            ratios[layer] = variance / max(square_of_mean, 1e-12 * mean_square)
-    return ratios
-
-
-def paper_code_ratios(updates: torch.Tensor, layers: Layers) -> dict[str, float]:
-    """Return variance / mean of the accumulated gradients in each layer, as in the published code.
-
-    Both are over all entries of all clients together. The ratios of weight and bias are computed
-    separately and added. The mean is signed, so a layer may rank last because its mean is negative.
-    Gradients are the negative updates; the learning rate scales all ratios by the same factor.
-
-    Args:
-        updates: ``(n, d)``, the clients' updates.
-        layers: the layers.
-
-    Returns:
-        Layer -> ratio; -inf where it is undefined.
-    """
-    ratios = {}
-    for layer, spans in layers.items():
-        layer_ratio = 0.0
-        for start, stop in spans:
-            variance, mean = torch.var_mean(-updates[:, start:stop], correction=0)
-            layer_ratio += float(variance) / float(mean) if float(mean) else math.nan
-        ratios[layer] = layer_ratio if math.isfinite(layer_ratio) else -math.inf
-    return ratios
-
-
-def layer_note(clients: tuple[Client, ...], ratios: Mapping[str, float], rule: str) -> Note:
-    """Describe the choice of the layer to compare; of equal ratios the first layer in the forward pass.
-
-    Args:
-        clients: all clients.
-        ratios: layer -> ratio.
-        rule: the rule, ``robust`` or ``paper-code``.
-    """
-    ranked_layers = sorted(ratios, key=lambda layer: -ratios[layer])
-    chosen = ranked_layers[0]
-    text = f"clients are compared by layer {chosen!r} from now on, of relative variance {ratios[chosen]:.3g} ({rule})"
-    if len(ranked_layers) > 1:
-        runner_up = ranked_layers[1]
-        text += f"; next is {runner_up!r} with {ratios[runner_up]:.3g}"
-    return Note(kind="layer", effect="info", clients=clients, text=text, numbers=ratios)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Memory (ours): means of cosines over epochs, so that the noise of one epoch does not split a
-#     group.
-#
-# Near a group's optimum its mean update vanishes: the members' updates are then noise or have
-# negative cosines, and the definition dissolves a group that should stay. The cosine of two clients
-# is therefore the mean of their cosines in the epochs in which both answered, each weighted by the
-# norms of the two updates, and by β for every later such epoch. So updates from epochs far from the
-# optimum count most.
-#
-# For signals, that mean is divided by the share of signal in the squared norms of all clients that
-# are compared, over all their epochs: the correction of a correlation for noise. The share of one
-# client, or of one epoch, is too noisy: with 40 examples per client, it was below zero for a
-# quarter of the clients.
-#
-# First updates, from the first model, are remembered as well, as sketches of :data:`SKETCH`
-# numbers: those of the first epoch and of newcomers. A newcomer's first update is compared with
-# them, not with the other clients' updates of a model that the newcomer has never had. Clients that
-# did not answer in the first epoch have no first update.
-
-
-SKETCH = 4096
-"""Numbers kept of a first update; the standard deviation of its cosines' error is 0.022 at most."""
-
-
-@state("hcct.memory")
-class Memory:
-    """Cosines of updates over epochs.
-
-    Attributes:
-        clients: n ids.
-        products: ``(n, n)``, ``Σ β^age <g_i, g_j>`` over the epochs in which both clients answered.
-        weights: ``(n, n)``, ``Σ β^age ‖g_i‖ ‖g_j‖`` over the same epochs; 0 for clients never
-            compared.
-        lengths: ``(n,)``, ``Σ β^age ‖g_i‖``.
-        noise: ``(n,)``, ``Σ β^age`` times the part of ``‖g_i‖²`` that is noise; 0 in epochs in
-            which it is unknown.
-        began: ids of the clients whose first updates, from the first model, are the rows of
-            ``firsts``.
-        firsts: ``(m, p)``, first updates, with p at most ``SKETCH``; None before there are any.
-    """
-
-    clients: tuple[Client, ...]
-    products: torch.Tensor
-    weights: torch.Tensor
-    lengths: torch.Tensor
-    noise: torch.Tensor
-    began: tuple[Client, ...] = ()
-    firsts: torch.Tensor | None = None
-
-
-def remember(
-    memory: Memory | None,
-    clients: tuple[Client, ...],
-    gram_matrix: np.ndarray,
-    decay: float,
-    noise: np.ndarray | None = None,
-) -> Memory:
-    """Return the memory after an epoch.
-
-    Args:
-        memory: the memory before it; None before the first epoch.
-        clients: the n clients that answered.
-        gram_matrix: ``(n, n)``, the Gram matrix of their updates.
-        decay: weight of an epoch in each later one (β).
-        noise: ``(n,)``, the part of the diagonal that is noise; None for zero.
-    """
-    # The tables grow by the clients that are new in the memory.
-    known_clients = memory.clients if memory is not None else ()
-    all_clients = tuple(sorted({*known_clients, *clients}))
-    count = len(all_clients)
-    products = np.zeros((count, count))
-    weights = np.zeros((count, count))
-    lengths = np.zeros(count)
-    noises = np.zeros(count)
-    if memory is not None:
-        earlier = _positions(all_clients, known_clients)
-        products[np.ix_(earlier, earlier)] = memory.products
-        weights[np.ix_(earlier, earlier)] = memory.weights
-        lengths[earlier] = memory.lengths
-        noises[earlier] = memory.noise
-    # Only pairs that answered together age by β and get this epoch's products.
-    answered = _positions(all_clients, clients)
-    pairs = np.ix_(answered, answered)
-    update_norms = np.sqrt(np.maximum(np.diagonal(gram_matrix), 0.0))
-    products[pairs] = decay * products[pairs] + gram_matrix
-    weights[pairs] = decay * weights[pairs] + np.outer(update_norms, update_norms)
-    lengths[answered] = decay * lengths[answered] + update_norms
-    noises[answered] = decay * noises[answered] + (0.0 if noise is None else noise)
-    return Memory(
-        clients=all_clients,
-        products=torch.from_numpy(products),
-        weights=torch.from_numpy(weights),
-        lengths=torch.from_numpy(lengths),
-        noise=torch.from_numpy(noises),
-        began=memory.began if memory is not None else (),
-        firsts=memory.firsts if memory is not None else None,
-    )
-
-
-def _positions(all_clients: Sequence[Client], clients: Iterable[Client]) -> list[int]:
-    """The positions of some clients among all."""
-    position_of_client = {client: position for position, client in enumerate(all_clients)}
-    return [position_of_client[client] for client in clients]
-
-
-def begin(memory: Memory, clients: tuple[Client, ...], updates: torch.Tensor) -> Memory:
-    """Add first updates to the memory.
-
-    The cosines of these clients with those that began before them are the cosines of the first
-    updates.
-
-    Args:
-        memory: the memory, with this epoch in it.
-        clients: m clients that have just answered for the first time.
-        updates: ``(m, p)``, their updates.
-    """
-    new_sketches = sketch(updates, SKETCH).clone()
-    if memory.firsts is None:
-        return replace(memory, began=clients, firsts=new_sketches)
-    # The products and norms of new and earlier first updates.
-    first_products = (new_sketches @ memory.firsts.T).double()
-    norm_products = torch.outer(
-        torch.linalg.vector_norm(new_sketches, dim=1),
-        torch.linalg.vector_norm(memory.firsts, dim=1),
-    ).double()
-    # They replace this epoch's entries, which compare updates of different models.
-    new_positions = _positions(memory.clients, clients)
-    earlier_positions = _positions(memory.clients, memory.began)
-    products = memory.products.clone()
-    weights = memory.weights.clone()
-    for table, entries in ((products, first_products), (weights, norm_products)):
-        table[np.ix_(new_positions, earlier_positions)] = entries
-        table[np.ix_(earlier_positions, new_positions)] = entries.T
-    return replace(
-        memory,
-        products=products,
-        weights=weights,
-        began=(*memory.began, *clients),
-        firsts=torch.cat([memory.firsts, new_sketches]),
-    )
-
-
-def recall(memory: Memory, answered: Collection[Client]) -> tuple[tuple[Client, ...], np.ndarray]:
-    """Return the clients that can be compared, and the Gram matrix of their remembered cosines and mean norms.
-
-    These are the clients that have just answered, and the silent clients whose cosines with all
-    others in the result are known. A mean norm is weighted by the norms themselves. After one epoch
-    the result is that epoch's Gram matrix.
-
-    Args:
-        memory: the memory.
-        answered: clients that have just answered.
-
-    Returns:
-        The n clients, sorted, and the Gram matrix ``(n, n)``.
-    """
-    products = memory.products.numpy()
-    weights = memory.weights.numpy()
-    lengths = memory.lengths.numpy()
-    was_compared = weights > 0
-    # The clients that answered, then each silent client whose cosines with all of these are known.
-    answered_clients = set(answered)
-    recalled = [
-        position for position, client in enumerate(memory.clients) if client in answered_clients
-    ]
-    for position, client in enumerate(memory.clients):
-        is_silent = client not in answered_clients
-        if is_silent and was_compared[position, [*recalled, position]].all():
-            recalled.append(position)
-    recalled.sort()
-    pairs = np.ix_(recalled, recalled)
-    cosines = np.divide(
-        products[pairs],
-        weights[pairs],
-        out=np.zeros((len(recalled), len(recalled))),
-        where=was_compared[pairs],
-    )
-    # Σ β^age ‖g_i‖² / Σ β^age ‖g_i‖
-    mean_norms = np.divide(
-        np.diagonal(products), lengths, out=np.zeros(len(lengths)), where=lengths > 0
-    )
-    recalled_norms = mean_norms[recalled]
-    gram_matrix = np.clip(cosines, -1.0, 1.0) * np.outer(recalled_norms, recalled_norms)
-    return tuple(memory.clients[position] for position in recalled), gram_matrix
-
-
-def signal_in(memory: Memory, clients: Collection[Client]) -> float:
-    """Return the share of signal in the squared norms of the clients' updates, over all their epochs."""
-    positions = [position for position, client in enumerate(memory.clients) if client in clients]
-    squared_norms = memory.products.numpy().diagonal()
-    return share_of_signal(squared_norms[positions], memory.noise.numpy()[positions])
-
-
-def share_of_signal(squared_norms: np.ndarray, noise: np.ndarray) -> float:
-    """Return the share of a sum of squared norms that is not noise.
-
-    Args:
-        squared_norms: ``(n,)``, squared norms.
-        noise: ``(n,)``, the part of each that is noise.
-
-    Returns:
-        The share; 1 if no signal is left, because then only cosines of whole updates can be used.
-    """
-    total = float(squared_norms.sum())
-    if total <= 0:
-        return 1.0
-    signal_share = 1.0 - float(noise.sum()) / total
-    return signal_share if signal_share > 0 else 1.0
-
-
-def forget(memory: Memory | None, leavers: Collection[Client]) -> Memory | None:
-    """Return the memory without clients that have left."""
-    if memory is None:
-        return None
-    kept = [index for index, client in enumerate(memory.clients) if client not in leavers]
-    kept_firsts = [index for index, client in enumerate(memory.began) if client not in leavers]
-    if not kept:
-        return None
-    firsts = None
-    if memory.firsts is not None and kept_firsts:
-        firsts = memory.firsts[kept_firsts]
-    return Memory(
-        clients=tuple(memory.clients[index] for index in kept),
-        products=memory.products[kept][:, kept],
-        weights=memory.weights[kept][:, kept],
-        lengths=memory.lengths[kept],
-        noise=memory.noise[kept],
-        began=tuple(memory.began[index] for index in kept_firsts),
-        firsts=firsts,
-    )
-
-
-# ----------------------------------------------------------------------------------------------------
-# Inner products: of whole updates, or of the signals in them.
-#
-# Noise makes cosines smaller: ``‖g_i‖²`` contains the client's noise, but ``<g_i, g_j>`` does not,
-# because the noise of two clients is independent. Let a_i and b_i be updates of two halves of the
-# client's data, and g_i their mean. Their noise is independent too, so noise adds ``‖(a_i - b_i) /
-# 2‖² = ‖g_i‖² - a_i · b_i`` to ``‖g_i‖²``.
-
-
-def _products(replies: Replies, columns: slice) -> np.ndarray:
-    if replies.gram is not None:
-        return replies.gram
-    return gram(replies.all_updates, columns=columns)
-
-
-def halves_products(replies: Replies) -> np.ndarray:
-    """Return the inner products ``a_i · b_i`` of each client's halves, ``(n,)``; NaN for a client without."""
-    products = np.full(len(replies.clients), np.nan)
-    if replies.halves is not None:
-        halved_clients = replies.halves.clients
-        # The Gram matrix is of a_1 to a_n, then b_1 to b_n: a_i · b_i is at (i, n + i).
-        shared_products = replies.halves.gram.diagonal(len(halved_clients))
-        products[replies.positions(halved_clients)] = shared_products
-    return products
-
-
-def noise_in(gram_matrix: np.ndarray, half_products: np.ndarray) -> np.ndarray:
-    """Estimate the noise in the squared norms of updates.
-
-    A client without halves gets the same share of noise as all others together.
-
-    Args:
-        gram_matrix: ``(n, n)``, the Gram matrix of the updates.
-        half_products: ``(n,)``, the inner products of each client's halves; NaN for clients without.
-
-    Returns:
-        ``(n,)``, the part of each squared norm that is noise; 0 if no client has halves.
-    """
-    squared_norms = gram_matrix.diagonal()
-    has_halves = ~np.isnan(half_products)
-    if not has_halves.any():
-        return np.zeros(len(gram_matrix))
-    # ‖(a_i - b_i) / 2‖² = ‖g_i‖² - a_i · b_i
-    noise = squared_norms - np.where(has_halves, half_products, 0.0)
-    total = float(squared_norms[has_halves].sum())
-    noise_share = float(noise[has_halves].sum()) / total if total > 0 else 0.0
-    return np.where(has_halves, noise, squared_norms * noise_share)
-
-
-def without_noise(gram_matrix: np.ndarray, signal_share: float) -> np.ndarray:
-    """Remove the noise from the diagonal of a Gram matrix.
-
-    The remaining matrix may have negative eigenvalues. In a group at its optimum this would give
-    means with a negative squared norm, and unbounded utilities. So cosines are limited to [-1, 1],
-    and directions of negative eigenvalues, which are noise, are left out. If there is no noise
-    except that of float32, the matrix does not change.
-
-    Args:
-        gram_matrix: ``(n, n)``, the Gram matrix of the updates.
-        signal_share: the share of signal in its diagonal.
-
-    Returns:
-        ``(n, n)``, a Gram matrix of vectors close to the signals.
-    """
-    if signal_share > 1.0 - 1e-6:
-        return gram_matrix
-    # Cosines of signals: only the norms contain noise, so each is divided by the share of signal.
-    update_norms = np.sqrt(np.maximum(gram_matrix.diagonal(), 0.0))
-    norm_products = signal_share * np.outer(update_norms, update_norms)
-    cosines = np.divide(
-        gram_matrix, norm_products, out=np.eye(len(update_norms)), where=norm_products > 0
-    )
-    cosines = np.clip(cosines, -1.0, 1.0)
-    np.fill_diagonal(cosines, 1.0)
-    # Vectors with these cosines, without the directions of negative eigenvalues.
-    eigenvalues, axes = np.linalg.eigh(cosines)
-    vectors = axes * np.sqrt(np.maximum(eigenvalues, 0.0))
-    # Unit length again. No vector is zero, because each squared length was 1 or more.
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.asarray(vectors @ vectors.T * norm_products)
-
-
-def _with_firsts(
-    memory: Memory, first_replies: Replies, columns: slice, sketch_size: int | None
-) -> Memory:
-    """Add first updates to the memory; with ``sketch_size``, as sketches (HCCT-E first needs all layers)."""
-    if not first_replies.clients:
-        return memory
-    updates = first_replies.all_updates[:, columns]
-    if sketch_size is not None:
-        updates = sketch(updates, sketch_size)
-    return begin(memory, first_replies.clients, updates)
