@@ -111,12 +111,10 @@ class ACFLState:
     @property
     def groups(self) -> tuple[tuple[int, tuple[Client, ...]], ...]:
         """(number, members) of every group that has members."""
-        groups_of_number: dict[int, list[Client]] = {}
-        for client, number in sorted(self.home.items()):
-            groups_of_number.setdefault(number, []).append(client)
-        return tuple(
-            (number, tuple(members)) for number, members in sorted(groups_of_number.items())
-        )
+        members_of: dict[int, tuple[Client, ...]] = {}
+        for client, group_number in sorted(self.home.items()):
+            members_of[group_number] = (*members_of.get(group_number, ()), client)
+        return tuple(sorted(members_of.items()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,9 +266,11 @@ class ACFL:
         # λ h_k + (1 - λ) h_c of each client that has a model h_k.
         lambdas = [self._mixing(state, client) for client in state.trained]
         mixing = torch.tensor(lambdas).to(state.own)[:, None]
+        # The model h_c of each of these clients' groups.
         centres = state.centres[[state.home[client] for client in state.trained]]
         mixed_models = mixing * state.own + (1 - mixing) * centres
         models = torch.cat([state.centres, mixed_models])
+        # Clients without a group get the model from which they train when they are present.
         if state.seats and state.waiting:
             models = torch.cat([models, state.seats.first[None]])
         # Members without a model h_k get their group's model.
@@ -304,7 +304,8 @@ class ACFL:
                 centres[group] = group_replies.averaging.around(
                     centres[group], group_models, data_weights
                 )
-        # The h_k that are mixed in later, the new ones after those of absent clients.
+        # The h_k that are mixed in later, the new ones after those of absent clients. λ is zero for
+        # the other clients.
         mixed_clients = [
             client for client in member_replies.clients if self._mixing(state, client) > 0
         ]
@@ -440,6 +441,7 @@ class Rule:
         """The comparison of a similarity with the threshold, above which clients merge; none without a threshold."""
         if self.threshold is None:
             return ()
+        # The key of the criterion is its name with underscores.
         criterion_name = f"similarity of the {key.replace('_', ' ')}"
         criterion = Criterion(
             criterion_name, similarity, sign, self.threshold, "threshold", met, unmet, key
@@ -465,6 +467,7 @@ def layers_compared(
         SettingError: the model does not have a named layer, or there is no layer though one is
             needed.
     """
+    # Messages list the layers that there are.
     layer_names = ", ".join(federation.columns)
     # A name that the model does not have, with the nearest one that it has.
     for layer in named:
@@ -478,7 +481,8 @@ def layers_compared(
             f"ACFL.layers is empty, which means the fully-connected layers, and the model has none; "
             f"name some of {layer_names}"
         )
-    return tuple(layer for layer in federation.columns if layer in set(named or federation.dense))
+    compared_layers = set(named or federation.dense)
+    return tuple(layer for layer in federation.columns if layer in compared_layers)
 
 
 def clustered(
@@ -518,9 +522,10 @@ def clustered(
         home=tuple(labels.tolist()),
         vectors=rule.vectors(first_model, replies.all_updates),
     )
-    cosines = {**layer_cosines(grams), "compared": compared_cosines}
-    # Notes contain the similarity of clients in every layer.
-    similarity = {layer: torch.from_numpy(matrix).float() for layer, matrix in cosines.items()}
+    # Notes contain the similarity of clients in every layer, and in the compared ones together.
+    similarity = {}
+    for layer, cosines in {**layer_cosines(grams), "compared": compared_cosines}.items():
+        similarity[layer] = torch.from_numpy(cosines).float()
     note = _note(rule, groups, 1 - np.sort(heights), late_clients)
     return references, models, replace(note, heard=replies.clients, similarity=similarity)
 
@@ -558,19 +563,19 @@ def _note(
         next_merge = merge_numbers["next_merge"]
         criteria += rule.criteria("next_merge", next_merge, "<=", met="no merge")
     compared = "updates" if rule.updates else "weights"
-    layers = ", ".join(layer or "the only layer" for layer in rule.compared)
-    text = (
-        f"{rule.linkage} linkage of the cosine similarity of {compared} in {layers}, {rule.words()}: "
+    layer_list = ", ".join(layer or "the only layer" for layer in rule.compared)
+    description = (
+        f"{rule.linkage} linkage of the cosine similarity of {compared} in {layer_list}, {rule.words()}: "
         f"similarity {cut_in_words(merge_numbers, len(clusters))}"
     )
     if late_clients:
-        text += f"; {len(late_clients)} silent clients wait in a separate group"
+        description += f"; {len(late_clients)} silent clients wait in a separate group"
     groups = as_groups([*clusters, late_clients] if late_clients else clusters)
     return Note(
         kind="cluster" if len(groups) > 1 else "keep",
         effect="divides" if len(groups) > 1 else "keeps",
         clients=tuple(sorted(chain.from_iterable(groups))),
-        text=text,
+        text=description,
         parts=groups,
         numbers={"groups": float(len(clusters)), **merge_numbers},
         criteria=criteria,
@@ -594,6 +599,7 @@ def placed(
     Returns:
         The data with these clients, models ``(j, d)`` of the new groups, and the reasons.
     """
+    # All late clients have trained from this model, as the clients did that were clustered.
     first_model = references.first
     clients = list(references.clients)
     home = list(references.home)
@@ -613,14 +619,16 @@ def placed(
         else:
             group = num_groups + len(new_groups)
             new_groups.append([])
+        # Only new groups need their members: the other groups have a model already.
         if group >= num_groups:
             new_groups[group - num_groups].append(client)
         notes.append(note)
         # The new vector replaces the client's older one, if there is one.
         if client in clients:
-            older = clients.index(client)
-            del clients[older], home[older]
-            vectors = torch.cat([vectors[:older], vectors[older + 1 :]])
+            older_position = clients.index(client)
+            del clients[older_position]
+            del home[older_position]
+            vectors = torch.cat([vectors[:older_position], vectors[older_position + 1 :]])
         clients.append(client)
         home.append(group)
         vectors = torch.cat([vectors, vector[None]])
@@ -637,11 +645,12 @@ def _join_note(rule: Rule, client: Client, nearest_client: Client, similarity: f
     nearest_name = f"client {nearest_client}"
     if nearest_client == client:
         nearest_name = "its own earlier model"
+    # Without a threshold there is no criterion, and the client joins in any case.
     joins_text = "it joins that group"
     founds_text = "it starts a new group"
     criteria = rule.criteria("nearest_client", similarity, ">", met=joins_text, unmet=founds_text)
     joins = all(criterion.held for criterion in criteria)
-    text = (
+    description = (
         f"client {client} is most similar to {nearest_name}, cosine {similarity:.3g}, "
         f"{rule.words()}: {joins_text if joins else founds_text}"
     )
@@ -649,7 +658,7 @@ def _join_note(rule: Rule, client: Client, nearest_client: Client, similarity: f
         kind="join",
         effect="joins",
         clients=(client,),
-        text=text,
+        text=description,
         numbers={"similarity": similarity},
         labels={"like": nearest_client},
         criteria=criteria,

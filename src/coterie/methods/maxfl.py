@@ -37,6 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import ClassVar
 
 import numpy as np
@@ -158,7 +159,7 @@ class MAXFL:
             return self._plan_round(state, cohort)
         # Row 0 is w, row 1 is w_0, and a row for each ŵ_n follows.
         models = torch.cat([state.model[None], state.first[None], state.prior])
-        prior_rows = {client: row for row, client in enumerate(state.alone, start=2)}
+        prior_rows = dict(zip(state.alone, count(2), strict=False))
         # Models are trained alone, and measured, by all clients; then a fraction is asked.
         asked_clients = cohort.present
         if state.stage not in ("alone", "bars"):
@@ -196,7 +197,7 @@ class MAXFL:
         # Row 0 is w; a row for each client that trains alone follows.
         sharing_clients = without(state.clients, state.apart)
         row_of_client = dict.fromkeys(sharing_clients, 0)
-        row_of_client.update({client: row for row, client in enumerate(state.apart, start=1)})
+        row_of_client.update(zip(state.apart, count(1), strict=False))
         return Assignment(
             models=torch.cat([state.model[None], state.own]),
             row=row_of_client,
@@ -269,6 +270,7 @@ class MAXFL:
         """Choose the participants by their losses with w, and the model that they start from."""
         losses = _first_losses(replies)
         bars = {client: self._bar(state, client) for client in losses}
+        # F_n(w) < ‖ŵ_n - w‖², or F_n(w) < ρ_n.
         joining = tuple(client for client in losses if losses[client] < bars[client])
         resting = without(tuple(losses), joining)
         # The participants start from the data-weighted mean of their current models: w plus the
@@ -294,7 +296,8 @@ class MAXFL:
         present_clients = set(cohort.present)
         # Row 0 is the participants' mean, row 1 is w, and the models of clients that train alone follow.
         models = torch.cat([state.start[None], state.model[None], state.own])
-        apart_rows = {client: row for row, client in enumerate(state.apart, start=2)}
+        apart_rows = dict(zip(state.apart, count(2), strict=False))
+        # A client that rests trains its own model, or w if it has none yet.
         tasks = {}
         for client in state.joins:
             if client in present_clients:
@@ -316,7 +319,7 @@ class MAXFL:
             trained_models = _current_models(state, rest_replies.clients) + rest_replies.all_updates
             apart = (*apart, *rest_replies.clients)
             apart_models = torch.cat([apart_models, trained_models])
-        # The models of the others are averaged, as in FedAvg.
+        # The models of the others are averaged, as in FedAvg, and these clients have w again.
         global_model = state.model
         if join_replies.clients:
             global_model = state.start + join_replies.mean(weights(join_replies, "data"))
@@ -332,8 +335,8 @@ class MAXFL:
         losses = _first_losses(replies)
         bars = {client: state.bars[client] for client in losses}
         # w <- w + η_g Σ q_n Δ_n / (Σ q_n + ε), with the weights q_n = σ(z_n)(1 - σ(z_n)).
-        q = appeal(np.array([*losses.values()]) - np.array([*bars.values()]))
-        mean_update = replies.mean(q / (q.sum() + self.epsilon))
+        appeals = appeal(np.array([*losses.values()]) - np.array([*bars.values()]))
+        mean_update = replies.mean(appeals / (appeals.sum() + self.epsilon))
         # The step size not for BatchNorm's statistics: a long step could make a variance negative.
         mean_update[: state.parameters] *= self.server_lr
         num_better = sum(losses[client] < bars[client] for client in losses)
@@ -343,12 +346,12 @@ class MAXFL:
             clients=replies.clients,
             text=(
                 f"the global model is better than their own for {num_better} of {len(losses)} clients; "
-                f"weights sum to {q.sum():.3g}"
+                f"weights sum to {appeals.sum():.3g}"
             ),
             values={
                 "loss": losses,
                 "own_loss": bars,
-                "weight": dict(zip(losses, q.tolist(), strict=True)),
+                "weight": dict(zip(losses, appeals.tolist(), strict=True)),
             },
         )
         return replace(state, model=state.model + mean_update, notes=(note,))
@@ -364,7 +367,7 @@ class MAXFL:
         bar_text = "that of their own"
         if self.rule == "distance":
             bar_text = "the squared distance to their own"
-        text = (
+        description = (
             f"{len(joining)} of {len(losses)} clients take part: "
             f"the global model's training loss is below {bar_text}"
         )
@@ -374,7 +377,7 @@ class MAXFL:
             kind="cluster" if len(parts) > 1 else "keep",
             effect="divides" if len(parts) > 1 else "keeps",
             clients=tuple(losses),
-            text=text,
+            text=description,
             parts=parts,
             values={"loss": losses, "bar": bars, "model": model_of_client},
         )
@@ -389,8 +392,8 @@ def _first_losses(replies: Replies) -> dict[Client, float]:
 
 def _current_models(state: MAXFLState, clients: tuple[Client, ...]) -> torch.Tensor:
     """The model ``(n, d)`` that each client has: the one that it trains alone, or w."""
-    model_of_client = dict(zip(state.apart, state.own, strict=True))
-    return torch.stack([model_of_client.get(client, state.model) for client in clients])
+    own_models = dict(zip(state.apart, state.own, strict=True))
+    return torch.stack([own_models.get(client, state.model) for client in clients])
 
 
 def _clients_of_parts(

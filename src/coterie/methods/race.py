@@ -206,8 +206,8 @@ class Race:
 
     def __post_init__(self) -> None:
         check(self)
-        given = self.methods if isinstance(self.methods, list | tuple) else [self.methods]
-        methods = tuple(method_of(value, "race.methods") for value in given)
+        listed = self.methods if isinstance(self.methods, list | tuple) else [self.methods]
+        methods = tuple(method_of(listed_method, "race.methods") for listed_method in listed)
         object.__setattr__(self, "methods", methods)
         if not self.methods:
             raise SettingError("race.methods must name at least one method")
@@ -227,7 +227,7 @@ class Race:
     @property
     def named(self) -> dict[str, Any]:
         """Name of an arm -> its method; two methods of the same name get numbers."""
-        named: dict[str, Any] = {}
+        method_of_arm: dict[str, Any] = {}
         for method in self.methods:
             base_name = method.name
             if isinstance(method, Tuned):
@@ -236,11 +236,11 @@ class Race:
             base_name = re.sub(rf"[\s/{SHARED_EXCHANGE}]", "-", base_name)
             arm_name = base_name
             number = 1
-            while arm_name in named:
+            while arm_name in method_of_arm:
                 number += 1
                 arm_name = f"{base_name}-{number}"
-            named[arm_name] = method
-        return named
+            method_of_arm[arm_name] = method
+        return method_of_arm
 
     @property
     def display_names(self) -> dict[str, str]:
@@ -260,67 +260,84 @@ class Race:
     # ---------------------------------------------------------------------------------------------------
 
     def init(self, federation: Federation) -> RaceState:
-        arms = {name: method.init(federation) for name, method in self.named.items()}
+        arm_states = {arm_name: method.init(federation) for arm_name, method in self.named.items()}
         return RaceState(
-            arms=arms,
-            parts={name: name for name in arms},
-            leader=next(iter(arms)),
+            arms=arm_states,
+            parts=dict(zip(arm_states, arm_states, strict=True)),
+            leader=next(iter(arm_states)),
             facts=facts(federation),
         )
 
     def plan(self, state: RaceState, cohort: Cohort) -> Plan:
-        named = self.named
-        plans = {
-            name: self._reporting_losses(named[name].plan(arm, cohort))
-            for name, arm in state.arms.items()
-        }
+        methods_by_name = self.named
+        plans = {}
+        for arm_name, arm_state in state.arms.items():
+            plans[arm_name] = self._reporting_losses(
+                methods_by_name[arm_name].plan(arm_state, cohort)
+            )
         # Arms whose next exchange ends the round wait for those that need more exchanges, because
         # clients measure the models of all arms together.
-        unfinished = {name: plan for name, plan in plans.items() if not plan.ends_round}
-        parts = shared(unfinished or plans)
-        parts_in_use = set(parts)
+        unfinished = {arm: plan for arm, plan in plans.items() if not plan.ends_round}
+        plan_parts = shared(unfinished or plans)
+        # The parts of arms that wait go on later; those that no arm uses have ended.
+        parts_in_use = set(plan_parts)
         if unfinished:
-            parts_in_use.update(state.parts[name] for name in plans if name not in unfinished)
+            for arm_name in plans.keys() - unfinished.keys():
+                parts_in_use.add(state.parts[arm_name])
         return Plan(
             models=torch.zeros(0, next(iter(plans.values())).models.shape[1]),
             tasks={},
-            parts=parts,
+            parts=plan_parts,
             ended_parts=tuple(sorted({*state.parts.values()} - parts_in_use)),
             ends_round=not unfinished,
         )
 
     def _reporting_losses(self, plan: Plan) -> Plan:
         """The plan, in which clients report held-out losses if it ends a round, when they get the arm's models."""
-        tasks = {}
+        reporting_tasks = {}
         for client, task in plan.tasks.items():
             report_losses = task.holdout.report_losses or plan.ends_round
             # All parts of a plan must hold out the same examples.
             holdout = Holdout(share=self.holdout, report_losses=report_losses)
-            tasks[client] = replace(task, holdout=holdout)
-        parts = {name: self._reporting_losses(part) for name, part in plan.parts.items()}
-        return replace(plan, tasks=tasks, parts=parts)
+            reporting_tasks[client] = replace(task, holdout=holdout)
+        # An arm may itself be made of several methods.
+        reporting_parts = {
+            part_name: self._reporting_losses(part_plan)
+            for part_name, part_plan in plan.parts.items()
+        }
+        return replace(plan, tasks=reporting_tasks, parts=reporting_parts)
 
     def step(self, state: RaceState, replies: Replies) -> RaceState:
-        named = self.named
-        arms = dict(state.arms)
-        parts = dict(state.parts)
-        spent = dict(state.spent)
+        methods_by_name = self.named
+        arm_states = dict(state.arms)
+        part_of_arm = dict(state.parts)
+        models_trained = dict(state.spent)
         arm_notes: list[tuple[str, Note]] = []
-        for part, part_replies in replies.parts.items():
-            host, *guests = part.split(SHARED_EXCHANGE)
-            spent[host] = spent.get(host, 0) + len(part_replies.clients)
-            for name in (host, *guests):
-                method = named[name]
+        # 1. Each arm takes the replies to its tasks. A guest gets those of its host, as their mean.
+        for part_name, part_replies in replies.parts.items():
+            host, *guests = part_name.split(SHARED_EXCHANGE)
+            models_trained[host] = models_trained.get(host, 0) + len(part_replies.clients)
+            for arm_name in (host, *guests):
+                method = methods_by_name[arm_name]
                 arm_replies = part_replies
-                if name != host:
-                    arm_replies = as_means(part_replies, method, arms[name])
-                arms[name] = method.step(arms[name], arm_replies)
-                parts[name] = part
-                arm_notes += [(name, note) for note in method.explain(arms[name])]
-        seen, losses = self._latest_reports(state, replies)
+                if arm_name != host:
+                    arm_replies = as_means(part_replies, method, arm_states[arm_name])
+                arm_states[arm_name] = method.step(arm_states[arm_name], arm_replies)
+                part_of_arm[arm_name] = part_name
+                for note in method.explain(arm_states[arm_name]):
+                    arm_notes.append((arm_name, note))
+        # 2. The clients' reports are about the models that they had before this step.
+        pair_reports, losses = self._latest_reports(state, replies)
         new_state = replace(
-            state, arms=arms, parts=parts, seen=seen, losses=losses, spent=spent, notes=()
+            state,
+            arms=arm_states,
+            parts=part_of_arm,
+            seen=pair_reports,
+            losses=losses,
+            spent=models_trained,
+            notes=(),
         )
+        # 3. At the end of a round, arms may be dropped, and another one may take the lead.
         if replies.ends_round:
             groups_before = self.assignment(state).groups
             new_state = self._judged(
@@ -330,24 +347,35 @@ class Race:
         return replace(new_state, notes=(*notes, *new_state.notes))
 
     def assignment(self, state: RaceState) -> Assignment:
-        base = self.named[state.leader].assignment(state.arms[state.leader])
-        return replace(base, part=f"{state.parts[state.leader]}/{base.part}".rstrip("/"))
+        arm_assignment = self.named[state.leader].assignment(state.arms[state.leader])
+        return replace(
+            arm_assignment, part=f"{state.parts[state.leader]}/{arm_assignment.part}".rstrip("/")
+        )
 
     def explain(self, state: RaceState) -> tuple[Note, ...]:
         return state.notes
 
     def admit(self, state: RaceState, clients: tuple[Client, ...]) -> RaceState:
-        named = self.named
-        arms = {name: named[name].admit(arm, clients) for name, arm in state.arms.items()}
-        return replace(state, arms=arms, notes=())
+        methods_by_name = self.named
+        arm_states = {
+            arm_name: methods_by_name[arm_name].admit(arm_state, clients)
+            for arm_name, arm_state in state.arms.items()
+        }
+        return replace(state, arms=arm_states, notes=())
 
     def retire(self, state: RaceState, clients: tuple[Client, ...]) -> RaceState:
-        named = self.named
+        methods_by_name = self.named
         removed = set(clients)
-        arms = {name: named[name].retire(arm, clients) for name, arm in state.arms.items()}
-        seen = {key: entries_without(reports, removed) for key, reports in state.seen.items()}
+        arm_states = {
+            arm_name: methods_by_name[arm_name].retire(arm_state, clients)
+            for arm_name, arm_state in state.arms.items()
+        }
+        pair_reports = {
+            report_key: entries_without(reports, removed)
+            for report_key, reports in state.seen.items()
+        }
         losses = entries_without(state.losses, removed)
-        return replace(state, arms=arms, seen=seen, losses=losses, notes=())
+        return replace(state, arms=arm_states, seen=pair_reports, losses=losses, notes=())
 
     # -- what the clients report
     # ---------------------------------------------------------------------------------------------------
@@ -356,31 +384,44 @@ class Race:
         self, state: RaceState, replies: Replies
     ) -> tuple[Mapping[str, Reports], Reports]:
         """The differences of arms at each client, and the losses of the leader's models, with those of this exchange."""
-        part_of_arm = {name: part for part in replies.parts for name in part.split(SHARED_EXCHANGE)}
-        assignments = {name: self.named[name].assignment(state.arms[name]) for name in part_of_arm}
+        # The arms of this exchange, with the part of the plan in which their clients worked.
+        methods_by_name = self.named
+        part_of_arm = {}
+        assignments = {}
+        for part_name in replies.parts:
+            for arm_name in part_name.split(SHARED_EXCHANGE):
+                part_of_arm[arm_name] = part_name
+                assignments[arm_name] = methods_by_name[arm_name].assignment(state.arms[arm_name])
         arm_pairs = pairs(part_of_arm, state.arms)
-        seen = {key: dict(reports) for key, reports in state.seen.items()}
+        # New reports replace the earlier ones of the same client.
+        pair_reports = {report_key: dict(reports) for report_key, reports in state.seen.items()}
         losses = dict(state.losses)
-        for client, held in replies.held_out_losses.items():
-            models = {
-                name: serving(client, part, assignments[name], held)
-                for name, part in part_of_arm.items()
-            }
+        for client, held_out in replies.held_out_losses.items():
+            served_by = {}
+            for arm_name, part_name in part_of_arm.items():
+                served_by[arm_name] = serving(client, part_name, assignments[arm_name], held_out)
             for simple_arm, complex_arm in arm_pairs:
-                pair = pair_key(simple_arm, complex_arm)
+                arm_pair = pair_key(simple_arm, complex_arm)
                 # Models that serve the client, and those that it was offered, which are not
                 # personal (0).
-                served_models = (models[simple_arm], models[complex_arm])
-                offered_models = ((models[simple_arm][0], 0), (models[complex_arm][0], 0))
-                for key, compared in ((pair, served_models), (pair + OFFERED, offered_models)):
-                    difference = held.difference(*compared)
+                served_models = (served_by[simple_arm], served_by[complex_arm])
+                offered_models = ((served_by[simple_arm][0], 0), (served_by[complex_arm][0], 0))
+                for report_key, compared in (
+                    (arm_pair, served_models),
+                    (arm_pair + OFFERED, offered_models),
+                ):
+                    difference = held_out.difference(*compared)
                     if difference is not None:
-                        seen.setdefault(key, {})[client] = (*difference, held.count)
-            if state.leader in models:
-                loss = held.difference(models[state.leader], None)
-                if loss is not None:
-                    losses[client] = (*loss, held.count)
-        return seen, losses
+                        pair_reports.setdefault(report_key, {})[client] = (
+                            *difference,
+                            held_out.count,
+                        )
+            # The loss of the leader's model tells later whether the decision should be reopened.
+            if state.leader in served_by:
+                leader_loss = held_out.difference(served_by[state.leader], None)
+                if leader_loss is not None:
+                    losses[client] = (*leader_loss, held_out.count)
+        return pair_reports, losses
 
     # -- the end of a round
     # ---------------------------------------------------------------------------------------------------
@@ -395,20 +436,24 @@ class Race:
         """
         if not replies.held_out_losses:
             return state
+        # 1. The differences of the arms' losses, pooled over clients, with this round's reports.
         limited = replies.averaging.limits_reports
         leader_before = state.leader
         reporting_count = len(replies.held_out_losses)
         state, limited_clients = _with_differences(state, reporting_count, limited)
         notes = [fence_note(limited_clients)] if limited_clients else []
+        # 2. An arm that falls behind is dropped.
         for simple_arm, complex_arm in pairs(state.arms, state.arms):
+            # Another comparison of this round may have dropped one of them.
             if simple_arm not in state.arms or complex_arm not in state.arms:
-                continue  # another comparison of this round has dropped it
+                continue
             drop = self._compared(state, simple_arm, complex_arm)
             if drop is not None:
                 dropped_arm, note = drop
                 notes.append(note)
                 decided = tuple(sorted(self.assignment(state).row))
                 state = replace(_without_arm(state, dropped_arm), decided=decided)
+        # 3. The arm with the lowest loss serves the clients from now on.
         leader = ahead(state)
         if leader != leader_before:
             groups = self.named[leader].assignment(state.arms[leader]).groups
@@ -416,6 +461,7 @@ class Race:
             notes.append(_lead(state, leader, leader_before, self.display_names, new_groups))
             # These were losses of the models that served before.
             state = replace(state, losses={}, lowest=None)
+        # 4. The decision is reopened if it no longer suits the clients.
         return self._reopened(replace(state, leader=leader, notes=(*state.notes, *notes)), limited)
 
     def _compared(
@@ -429,7 +475,6 @@ class Race:
         if report_count < self.patience or not history[-1].error:
             return None
         latest = history[-1]
-        later_difference = expected(history)
         simple_name = self.display_names[simple_arm]
         complex_name = self.display_names[complex_arm]
         is_early = report_count < 2 * self.patience
@@ -446,9 +491,8 @@ class Race:
             compared = f"{EXPECTED_LOSS} of {simple_name} less {complex_name}{models}"
             no_hope.append(_no_hope(compared, model_history, min_lead))
         if all(criterion.held for criterion in no_hope):
-            names = (complex_name, simple_name)
-            note = _drop(state, complex_arm, names, -1, history, later_difference, no_hope[0])
-            return complex_arm, note
+            arm_names = (complex_name, simple_name)
+            return complex_arm, _drop(state, complex_arm, arm_names, -1, history, no_hope[0])
 
         # Otherwise the simple arm is dropped if it is behind already. Local models learn fastest
         # and gain least later, so they wait for longer.
@@ -465,22 +509,23 @@ class Race:
         )
         if not behind.held:
             return None
-        names = (simple_name, complex_name)
-        return simple_arm, _drop(state, simple_arm, names, 1, history, later_difference, behind)
+        arm_names = (simple_name, complex_name)
+        return simple_arm, _drop(state, simple_arm, arm_names, 1, history, behind)
 
-    def _significant_z(self, degrees: float, looks: int) -> float:
-        """The difference in standard errors from which look number ``looks`` at a pair of arms is significant."""
+    def _significant_z(self, degrees: float, look_count: int) -> float:
+        """The difference in standard errors from which look number ``look_count`` at a pair of arms is significant."""
         # The levels of all looks at all pairs sum to less than the race's level.
         pair_count = math.comb(len(self.methods), 2)
-        level = self.level / (pair_count * looks * (looks + 1))
+        look_level = self.level / (pair_count * look_count * (look_count + 1))
         if math.isfinite(degrees):
-            return -float(scipy.special.stdtrit(degrees, level))
-        return -float(scipy.special.ndtri(level))
+            return -float(scipy.special.stdtrit(degrees, look_level))
+        return -float(scipy.special.ndtri(look_level))
 
     def _reopened(self, state: RaceState, limited: bool = False) -> RaceState:
         """Start dropped arms again if the leader's loss has risen, or many clients have joined."""
         if not state.losses:
             return state
+        # The lowest loss of the leader since the last decision.
         latest = pooled(state.round, state.losses, limited)
         lowest = latest
         if state.lowest is not None and state.lowest.mean <= latest.mean:
@@ -488,28 +533,31 @@ class Race:
         state = replace(state, lowest=lowest)
         if not state.dropped or state.facts is None:
             return state
+        # Reasons to reopen it: many clients that the decision did not know, or a loss far above the
+        # lowest one.
         clients = tuple(sorted(self.assignment(state).row))
         joined_count = len(set(clients) - set(state.decided))
         many_joined = joined_count >= MIN_JOINED_SHARE_TO_REOPEN * len(clients)
-        rise = latest.mean - lowest.mean
+        loss_rise = latest.mean - lowest.mean
         error_of_rise = math.hypot(latest.error, lowest.error)
         has_risen = (
             latest.mean > MIN_LOSS_RATIO_TO_REOPEN * lowest.mean
-            and rise > MIN_RISE_TO_REOPEN * error_of_rise
+            and loss_rise > MIN_RISE_TO_REOPEN * error_of_rise
         )
         if not many_joined and not has_risen:
             return state
-        arms = self._with_dropped_arms(state, state.facts, clients)
+        # All dropped arms start again; earlier differences say nothing about them.
+        arm_states = self._with_dropped_arms(state, state.facts, clients)
         reason = f"the held-out loss rose from {lowest.mean:.3g} to {latest.mean:.3g}"
         if many_joined:
             reason = "many clients have joined"
-        restarted = " and ".join(self.display_names[name] for name in state.dropped)
-        text = f"{reason}: clients train {restarted} again, beginning with the mean of the models that served them"
-        note = Note(kind="arms", effect="serves", clients=clients, text=text)
+        restarted = " and ".join(self.display_names[arm_name] for arm_name in state.dropped)
+        description = f"{reason}: clients train {restarted} again, beginning with the mean of the models that served them"
+        note = Note(kind="arms", effect="serves", clients=clients, text=description)
         return replace(
             state,
-            arms=arms,
-            parts={**{name: name for name in arms}, **state.parts},
+            arms=arm_states,
+            parts={**dict(zip(arm_states, arm_states, strict=True)), **state.parts},
             past={},
             dropped={},
             lowest=None,
@@ -531,24 +579,25 @@ class Race:
             dense=facts.dense,
             training=facts.training,
         )
-        arms = {}
-        for name, method in self.named.items():
-            if name in state.dropped:
-                arms[name] = method.init(federation)
-            elif name in state.arms:
-                arms[name] = state.arms[name]
-        return arms
+        arm_states = {}
+        for arm_name, method in self.named.items():
+            if arm_name in state.dropped:
+                arm_states[arm_name] = method.init(federation)
+            elif arm_name in state.arms:
+                arm_states[arm_name] = state.arms[arm_name]
+        return arm_states
 
     def _notes_of_arms(
         self, arm_notes: Sequence[tuple[str, Note]], leader_before: str, leader: str
     ) -> list[Note]:
         """The arms' notes. Only those of the arm that serves the clients tell of their groups."""
         display_names = self.display_names
-        numbers = {name: number for number, name in enumerate(self.named)}
+        arm_names = list(self.named)
         notes = []
-        for name, note in arm_notes:
-            serves = name == leader_before == leader
-            notes.append(_note_of_arm(note, display_names[name], numbers[name], serves))
+        for arm_name, note in arm_notes:
+            serves = arm_name == leader_before == leader
+            arm_number = arm_names.index(arm_name)
+            notes.append(_note_of_arm(note, display_names[arm_name], arm_number, serves))
         return notes
 
 
@@ -575,10 +624,13 @@ def facts(federation: Federation) -> Facts | None:
     )
 
 
-def serving(client: Client, part: str, assignment: Assignment, held: HeldOutLosses) -> Candidate:
-    """Return the measured model that serves a client: its personal one, or the one that it was offered."""
-    name = f"{part}/{assignment.part}".rstrip("/")
-    return name, int(client not in assignment.plain and (name, 1) in held.models)
+def serving(
+    client: Client, arm_part: str, assignment: Assignment, held_out: HeldOutLosses
+) -> Candidate:
+    """Return the measured model that serves a client: its personal one (1), or the one that it was offered (0)."""
+    part_name = f"{arm_part}/{assignment.part}".rstrip("/")
+    has_personal = client not in assignment.plain and (part_name, 1) in held_out.models
+    return part_name, int(has_personal)
 
 
 def pair_key(first_arm: str, second_arm: str) -> str:
@@ -586,10 +638,10 @@ def pair_key(first_arm: str, second_arm: str) -> str:
     return f"{first_arm} {second_arm}"
 
 
-def pairs(names: Iterable[str], order: Iterable[str]) -> list[tuple[str, str]]:
-    """Return all pairs of ``names``; the first of each pair comes first in ``order``."""
-    names = set(names)
-    return list(combinations([name for name in order if name in names], 2))
+def pairs(arm_names: Iterable[str], order: Iterable[str]) -> list[tuple[str, str]]:
+    """Return all pairs of ``arm_names``; the first of each pair comes first in ``order``."""
+    chosen_names = set(arm_names)
+    return list(combinations([arm_name for arm_name in order if arm_name in chosen_names], 2))
 
 
 def pooled(round: int, reports: Reports, limited: bool = False) -> Difference:
@@ -612,21 +664,26 @@ def _pooled_within_fences(
     round: int, reports: Reports, limited: bool
 ) -> tuple[Difference, set[Client]]:
     """The difference of :func:`pooled`, and the clients whose reports were limited."""
-    means, spreads, counts = spread_out(reports)
+    mean_differences, spreads, counts = spread_out(reports)
+    # One hostile client must not decide for the others.
     limited_clients: set[Client] = set()
     if limited:
-        within_fences = fenced_reports(means, spreads)
-        limited_clients = clients_limited(reports, (means, spreads), within_fences)
-        means, spreads = within_fences
+        within_fences = fenced_reports(mean_differences, spreads)
+        limited_clients = clients_limited(reports, (mean_differences, spreads), within_fences)
+        mean_differences, spreads = within_fences
+    # Clients count by their held-out examples, none for more than its largest share.
     shares = Averaging().bounded(counts)
     shares = shares / shares.sum()
-    errors = shares**2 * spreads / counts
-    variance = errors.sum()
+    client_variances = shares**2 * spreads / counts
+    variance = client_variances.sum()
     # The Welch-Satterthwaite equation.
-    squared_errors = (errors**2 / np.maximum(counts - 1, 1)).sum()
-    degrees = float(variance**2 / squared_errors) if squared_errors > 0 else math.inf
+    squared_sum = (client_variances**2 / np.maximum(counts - 1, 1)).sum()
+    degrees = float(variance**2 / squared_sum) if squared_sum > 0 else math.inf
     difference = Difference(
-        round=round, mean=float(shares @ means), error=math.sqrt(variance), degrees=degrees
+        round=round,
+        mean=float(shares @ mean_differences),
+        error=math.sqrt(variance),
+        degrees=degrees,
     )
     return difference, limited_clients
 
@@ -637,14 +694,16 @@ def spread_out(reports: Reports) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     Args:
         reports: Client -> (mean difference, variance of this mean, number of examples).
     """
-    means, variances, counts = (
+    mean_differences, variances, counts = (
         np.array(column, dtype=np.float64) for column in zip(*reports.values(), strict=True)
     )
     spreads = np.minimum(variances, (2 * WORST_LOSS) ** 2) * counts
     # The variance of a client with one example is not known: it counts as that of the others.
     is_known = np.isfinite(variances)
-    spreads[~is_known] = spreads[is_known].mean() if is_known.any() else (means**2).mean()
-    return means, spreads, counts
+    spreads[~is_known] = (
+        spreads[is_known].mean() if is_known.any() else (mean_differences**2).mean()
+    )
+    return mean_differences, spreads, counts
 
 
 def _with_differences(
@@ -660,23 +719,24 @@ def _with_differences(
     Returns:
         The state, and the clients whose reports were limited.
     """
-    past = dict(state.past)
+    histories = dict(state.past)
+    # The loss itself, as the unit in which differences are extrapolated.
     loss_level = 1.0
     if state.losses:
         loss_level = abs(pooled(state.round, state.losses, limited).mean)
     all_limited: set[Client] = set()
     for simple_arm, complex_arm in pairs(state.arms, state.arms):
-        pair = pair_key(simple_arm, complex_arm)
-        for key in (pair, pair + OFFERED):
-            reports = state.seen.get(key)
+        arm_pair = pair_key(simple_arm, complex_arm)
+        for report_key in (arm_pair, arm_pair + OFFERED):
+            reports = state.seen.get(report_key)
             if not reports:
                 continue
             difference, limited_clients = _pooled_within_fences(state.round, reports, limited)
             all_limited |= limited_clients
-            share = min(reporting_count / len(reports), 1.0)
-            difference = replace(difference, share=share, level=max(loss_level, 1e-9))
-            past[key] = (*past.get(key, ()), difference)
-    return replace(state, past=past), all_limited
+            reporting_share = min(reporting_count / len(reports), 1.0)
+            difference = replace(difference, share=reporting_share, level=max(loss_level, 1e-9))
+            histories[report_key] = (*histories.get(report_key, ()), difference)
+    return replace(state, past=histories), all_limited
 
 
 def expected(history: tuple[Difference, ...]) -> float:
@@ -690,11 +750,13 @@ def expected(history: tuple[Difference, ...]) -> float:
     later_half = history[len(history) // 2 :]
     if len(later_half) < 2:
         return history[-1].mean
+    # A line through (log of the round, difference in units of the loss), by least squares.
     first_round = history[0].round
     log_rounds = np.log([difference.round - first_round + 1 for difference in later_half])
     log_rounds = log_rounds - log_rounds.mean()
     in_loss_units = np.array([difference.mean / difference.level for difference in later_half])
     slope = float(log_rounds @ in_loss_units / (log_rounds @ log_rounds))
+    # Twice as many rounds are log(2) further on the line.
     return history[-1].mean + later_half[-1].level * math.log(2) * slope
 
 
@@ -705,16 +767,17 @@ def ahead(state: RaceState) -> str:
     place.
     """
     leader_is_gone = state.leader not in state.arms
-    candidates = [
-        name
-        for name in state.arms
-        if leader_is_gone or name == state.leader or _history(state, name, state.leader)
-    ]
+    candidates = []
+    for arm_name in state.arms:
+        is_leader = arm_name == state.leader
+        if leader_is_gone or is_leader or _history(state, arm_name, state.leader):
+            candidates.append(arm_name)
+    # From simple to complex: each arm is compared with the best of those before it.
     leader = candidates[0]
-    for name in candidates:
-        history = state.past.get(pair_key(leader, name))
+    for arm_name in candidates:
+        history = state.past.get(pair_key(leader, arm_name))
         if history and history[-1].z > 1:
-            leader = name
+            leader = arm_name
     return leader
 
 
@@ -734,27 +797,32 @@ def _no_hope(compared: str, history: tuple[Difference, ...], min_lead: float) ->
 
 def _history(state: RaceState, first_arm: str, second_arm: str) -> tuple[Difference, ...]:
     """The differences of two arms, in either order."""
-    in_order = state.past.get(pair_key(first_arm, second_arm))
-    return in_order or state.past.get(pair_key(second_arm, first_arm)) or ()
+    ordered_history = state.past.get(pair_key(first_arm, second_arm))
+    return ordered_history or state.past.get(pair_key(second_arm, first_arm)) or ()
 
 
-def _without_arm(state: RaceState, name: str) -> RaceState:
+def _without_arm(state: RaceState, arm_name: str) -> RaceState:
     """Return the state without an arm."""
 
     def without_arm(values: Mapping[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in values.items() if name not in key.split(" ")}
+        return {
+            arm_key: value
+            for arm_key, value in values.items()
+            if arm_name not in arm_key.split(" ")
+        }
 
     # The part stays under a name that no arm has, until a plan has said that it has ended.
-    parts = {**without_arm(state.parts), f"({name})": state.parts[name]}
+    parts = {**without_arm(state.parts), f"({arm_name})": state.parts[arm_name]}
     new_state = replace(
         state,
         arms=without_arm(state.arms),
         parts=parts,
         seen=without_arm(state.seen),
         past=without_arm(state.past),
-        dropped={**state.dropped, name: state.round},
+        dropped={**state.dropped, arm_name: state.round},
     )
-    if state.leader == name:
+    # If the leader is dropped, the best of the others takes its place.
+    if state.leader == arm_name:
         return replace(new_state, leader=ahead(new_state))
     return new_state
 
@@ -773,18 +841,20 @@ def shared(plans: Mapping[str, Plan]) -> dict[str, Plan]:
         Name of an arm, or names joined by :data:`SHARED_EXCHANGE` -> plan.
     """
     host_of_guest: dict[str, str] = {}
-    for name, plan in plans.items():
-        if name in host_of_guest.values():
-            continue  # a host trains itself
+    # The first arm that can serve as a host does. A host trains itself, so it is nobody's guest.
+    for arm_name, plan in plans.items():
+        if arm_name in host_of_guest.values():
+            continue
         for host, host_plan in plans.items():
-            if host != name and host not in host_of_guest and _serves(host_plan, plan):
-                host_of_guest[name] = host
+            if host != arm_name and host not in host_of_guest and _serves(host_plan, plan):
+                host_of_guest[arm_name] = host
                 break
+    # A part has the names of its host and of all guests.
     parts = {}
-    for name, plan in plans.items():
-        if name not in host_of_guest:
-            guests = [guest for guest, host in host_of_guest.items() if host == name]
-            parts[SHARED_EXCHANGE.join((name, *guests))] = plan
+    for arm_name, plan in plans.items():
+        if arm_name not in host_of_guest:
+            guests = [guest for guest, host in host_of_guest.items() if host == arm_name]
+            parts[SHARED_EXCHANGE.join((arm_name, *guests))] = plan
     return parts
 
 
@@ -793,10 +863,12 @@ def _serves(host: Plan, guest: Plan) -> bool:
     # The layers that clients keep would be lost with the name of the part.
     if any(task.local_layers for task in guest.tasks.values()):
         return False
+    # The guest must need no more than the mean of updates from one model, and the host must have it.
     if host.parts or guest.parts or len(guest.models) != 1 or guest.need != "mean":
         return False
     if host.need not in ("rows", "mean") or host.sketch:
         return False
+    # Both must ask the same clients, weigh them in the same way, and end the round together.
     same_clients = host.tasks.keys() == guest.tasks.keys()
     if not same_clients or host.weighting != guest.weighting:
         return False
@@ -810,24 +882,26 @@ def _serves(host: Plan, guest: Plan) -> bool:
     offered_rows = {task.offered for task in host.tasks.values()}
     if plain_tasks != set(guest.tasks.values()) or len(offered_rows) != 1:
         return False
-    ((row,),) = offered_rows
-    return torch.allclose(host.models[row], guest.models[0], rtol=1e-4, atol=1e-6)
+    # The models need not be equal bit by bit: sums in another order differ in their last digits.
+    ((offered_row,),) = offered_rows
+    return torch.allclose(host.models[offered_row], guest.models[0], rtol=1e-4, atol=1e-6)
 
 
-def as_means(replies: Replies, guest: Any, arm: Any) -> Replies:
+def as_means(replies: Replies, guest: Any, arm_state: Any) -> Replies:
     """Return the replies of clients that trained one model as those to the plan of a guest, which needs their mean."""
     if replies.updates is None:
         # Without a reply, all means are zeros.
-        row = replies.chosen[0][0] if replies.chosen else 0
-        means = replies.mean_updates[row : row + 1]
+        model_row = replies.chosen[0][0] if replies.chosen else 0
+        mean_updates = replies.mean_updates[model_row : model_row + 1]
         mean_counts = np.array([len(replies.clients)])
     else:
-        plan = guest.plan(arm, Cohort(present=replies.clients, exchange=0, seed=0))
-        means, mean_counts = group_means(replies, [replies.clients], plan.weighting)
+        # The guest's plan says how it weighs clients.
+        guest_plan = guest.plan(arm_state, Cohort(present=replies.clients, exchange=0, seed=0))
+        mean_updates, mean_counts = group_means(replies, [replies.clients], guest_plan.weighting)
     return replace(
         replies,
         chosen=((0,),) * len(replies.clients),
-        means=means,
+        means=mean_updates,
         mean_counts=mean_counts,
         updates=None,
         halves=None,
@@ -863,10 +937,10 @@ def _note_of_arm(note: Note, display_name: str, number: int, serves: bool) -> No
 def _numbers(state: RaceState) -> dict[str, float]:
     """The latest difference of each pair of arms, and its standard error, for a note."""
     numbers = {}
-    for key, history in state.past.items():
-        if key.endswith(OFFERED):
+    for report_key, history in state.past.items():
+        if report_key.endswith(OFFERED):
             continue
-        simple_arm, complex_arm = key.split(" ")
+        simple_arm, complex_arm = report_key.split(" ")
         numbers[f"loss of {simple_arm} less {complex_arm}"] = history[-1].mean
         numbers[f"standard error of {simple_arm} less {complex_arm}"] = history[-1].error
     return numbers
@@ -874,7 +948,7 @@ def _numbers(state: RaceState) -> dict[str, float]:
 
 def _reporting_clients(state: RaceState) -> set[Client]:
     """The clients of which some arms have been compared."""
-    return {client for reports in state.seen.values() for client in reports}
+    return set[Client]().union(*state.seen.values())
 
 
 def _lead(
@@ -885,13 +959,15 @@ def _lead(
     groups: Groups,
 ) -> Note:
     """Describe that another arm serves the clients; ``groups`` are its groups if they are other ones."""
-    order = list(state.arms)
-    text = f"the clients are now served by {display_names[leader]}"
+    arm_order = list(state.arms)
+    description = f"the clients are now served by {display_names[leader]}"
     name_before = display_names[leader_before]
-    is_more_complex = leader_before not in order or order.index(leader) > order.index(leader_before)
-    simple_arm, complex_arm = leader, leader_before
-    if is_more_complex:
-        simple_arm, complex_arm = leader_before, leader
+    # Differences are those of the simpler arm less the more complex one.
+    is_more_complex = leader_before not in arm_order or arm_order.index(leader) > arm_order.index(
+        leader_before
+    )
+    simple_arm = leader_before if is_more_complex else leader
+    complex_arm = leader if is_more_complex else leader_before
     history = state.past.get(pair_key(simple_arm, complex_arm))
     criteria: tuple[Criterion, ...] = ()
     if history:
@@ -907,18 +983,19 @@ def _lead(
         )
         amount = f"{_by(latest.mean)} ± {latest.error:.2g}"
         if is_more_complex:
-            text += f": held-out loss is {amount} than with {name_before}"
+            description += f": held-out loss is {amount} than with {name_before}"
         else:
-            text += f": held-out loss with {name_before} is {amount}"
+            description += f": held-out loss with {name_before} is {amount}"
+        # The comparison is a reason only if it speaks for the new leader.
         if takes_lead.held == is_more_complex:
             criteria = (takes_lead,)
-            text += f", {takes_lead.meaning}"
+            description += f", {takes_lead.meaning}"
     clients = _reporting_clients(state).union(*groups)
     return Note(
         kind="lead",
         effect="serves",
         clients=tuple(sorted(clients)),
-        text=text,
+        text=description,
         parts=groups,
         criteria=criteria,
         numbers=_numbers(state),
@@ -929,10 +1006,9 @@ def _lead(
 def _drop(
     state: RaceState,
     dropped_arm: str,
-    names: tuple[str, str],
+    arm_names: tuple[str, str],
     sign: int,
     history: tuple[Difference, ...],
-    later_difference: float,
     criterion: Criterion,
 ) -> Note:
     """Describe that an arm ends.
@@ -940,14 +1016,14 @@ def _drop(
     Args:
         state: The state with this arm.
         dropped_arm: The arm.
-        names: Its name in sentences, and that of the arm that stays.
+        arm_names: Its name in sentences, and that of the arm that stays.
         sign: 1 if the simpler arm of the two ends, -1 if the more complex one does.
         history: The differences of the two arms.
-        later_difference: The difference that is expected later.
         criterion: The test.
     """
-    cost, cost_numbers = _cost(state, dropped_arm)
+    cost_text, cost_numbers = _cost(state, dropped_arm)
     latest = history[-1]
+    later_difference = expected(history)
     doubled_rounds = 2 * latest.round - history[0].round + 1
     numbers = {
         "difference": latest.mean,
@@ -956,16 +1032,16 @@ def _drop(
         **cost_numbers,
         **_numbers(state),
     }
-    text = (
-        f"clients stop training {names[0]}: held-out loss with it is {_by(-sign * latest.mean)} ± {latest.error:.2g} than "
-        f"with {names[1]}, and expected to be {_by(-sign * later_difference)} after {doubled_rounds} rounds, "
-        f"{criterion.meaning}; {cost}"
+    description = (
+        f"clients stop training {arm_names[0]}: held-out loss with it is {_by(-sign * latest.mean)} ± {latest.error:.2g} than "
+        f"with {arm_names[1]}, and expected to be {_by(-sign * later_difference)} after {doubled_rounds} rounds, "
+        f"{criterion.meaning}; {cost_text}"
     )
     return Note(
         kind="drop",
         effect="serves",
         clients=tuple(sorted(_reporting_clients(state))),
-        text=text,
+        text=description,
         criteria=(criterion,),
         numbers=numbers,
     )
@@ -975,9 +1051,13 @@ def _by(difference: float) -> str:
     return f"lower by {difference:.3g}" if difference > 0 else f"higher by {-difference:.3g}"
 
 
-def _cost(state: RaceState, name: str) -> tuple[str, dict[str, float]]:
+def _cost(state: RaceState, arm_name: str) -> tuple[str, dict[str, float]]:
     """Return what an arm has cost, as the end of a sentence and as numbers; models trained for two arms count in full."""
-    models = state.spent.get(name, 0)
-    share = models / max(sum(state.spent.values()), 1)
-    text = f"at most {share:.0%} of the models that clients have trained were for it"
-    return text, {"models trained for it": float(models), "share of the models trained": share}
+    model_count = state.spent.get(arm_name, 0)
+    training_share = model_count / max(sum(state.spent.values()), 1)
+    cost_text = f"at most {training_share:.0%} of the models that clients have trained were for it"
+    cost_numbers = {
+        "models trained for it": float(model_count),
+        "share of the models trained": training_share,
+    }
+    return cost_text, cost_numbers

@@ -184,9 +184,11 @@ class Tuned:
         return replace(task, holdout=replace(task.holdout, share=self.holdout))
 
     def step(self, state: TunedState, replies: Replies) -> TunedState:
+        # The method takes the replies as it would without personal models.
         inner_state = self.method.step(state.inner, replies)
         served = self.method.assignment(inner_state)
         served_part = served.part
+        # How many clients train in a round decides how personal models start.
         training_share = state.share
         if replies.ends_round:
             answered = min(len(replies.clients) / max(len(served.row), 1), 1.0)
@@ -194,13 +196,15 @@ class Tuned:
         gains = dict(state.gains)
         tuned_parts = set(state.tuned)
         any_report = False
-        for client, held in replies.held_out_losses.items():
+        for client, held_out in replies.held_out_losses.items():
             # The held-out loss of the personal model (1) less that of the method's model (0).
-            gain = held.difference((served_part, 1), (served_part, 0))
+            gain = held_out.difference((served_part, 1), (served_part, 0))
             if gain is not None:
-                gains[client] = (*gain, held.count)
+                gains[client] = (*gain, held_out.count)
                 any_report = True
-            tuned_parts.update(name for name, personal in held.models if personal)
+            for part_name, is_personal in held_out.models:
+                if is_personal:
+                    tuned_parts.add(part_name)
         tuned = tuple(sorted(tuned_parts))
         new_state = replace(
             state, inner=inner_state, gains=gains, tuned=tuned, share=training_share, notes=()
@@ -214,11 +218,13 @@ class Tuned:
         served: set[Client] = set()
         expected: dict[Client, float] = {}
         limited_clients: set[Client] = set()
+        # Each group decides together, unless the gains of its clients differ.
         for group in self.method.assignment(state.inner).groups:
             served.update(group)
             group_expected, limited_in_group = _shrunk_within_fences(state.gains, group, limited)
             expected.update(group_expected)
             limited_clients.update(limited_in_group)
+        # A client is served by its own model if that is expected to lower its loss.
         personal = tuple(sorted(client for client, gain in expected.items() if gain < 0))
         notes = []
         if set(personal) != set(state.own) & served:
@@ -233,11 +239,10 @@ class Tuned:
         if base_assignment.part not in state.tuned:
             return base_assignment
         personal = set(state.own)
-        plain_clients = [
-            client
-            for client in sorted(base_assignment.row)
-            if client in base_assignment.plain or client not in personal
-        ]
+        plain_clients = []
+        for client in sorted(base_assignment.row):
+            if client in base_assignment.plain or client not in personal:
+                plain_clients.append(client)
         return replace(base_assignment, plain=tuple(plain_clients))
 
     def explain(self, state: TunedState) -> tuple[Note, ...]:
@@ -326,8 +331,8 @@ def _shrunk_within_fences(
         limited_means, _ = within_fences
         limited_clients = clients_limited(reporting, reports, within_fences)
     common_mean = float(counts @ limited_means / counts.sum())
-    # The noise of single examples is that of the whole group: that of one client's few examples is
-    # badly known.
+    # The noise of single examples is estimated over the whole group, because one client has too few
+    # examples for it.
     degrees = float((counts - 1).sum())
     if not degrees:
         return {}, limited_clients
@@ -339,8 +344,8 @@ def _shrunk_within_fences(
     # Rounding alone may give a single client an excess.
     clients_differ = client_count > 1 and excess > 0
     if clients_differ and example_variance:
-        p = scipy.special.chdtrc(client_count - 1, excess / example_variance)
-        clients_differ = p < MAX_P_TO_DIFFER
+        p_value = scipy.special.chdtrc(client_count - 1, excess / example_variance)
+        clients_differ = p_value < MAX_P_TO_DIFFER
     # The variance between clients, by the method of moments (DerSimonian and Laird).
     scale = float(counts.sum() - (counts**2).sum() / counts.sum())
     client_variance = 0.0
@@ -360,18 +365,20 @@ def _note(
     expected: Mapping[Client, float], own_now: tuple[Client, ...], own_before: set[Client]
 ) -> Note:
     """Describe which clients are served by their own models now, and which were before."""
-    text = f"personal models are better for {len(own_now) or 'none'} of {len(expected)} clients"
+    description = (
+        f"personal models are better for {len(own_now) or 'none'} of {len(expected)} clients"
+    )
     mean_gain = 0.0
     if own_now:
         mean_gain = float(np.mean([expected[client] for client in own_now]))
-        text += f": they are expected to lower held-out loss by {-mean_gain:.3g} on average"
+        description += f": they are expected to lower held-out loss by {-mean_gain:.3g} on average"
     else:
-        text += ": none lowers held-out loss"
+        description += ": none lowers held-out loss"
     return Note(
         kind="tune",
         effect="info",
         clients=tuple(sorted(expected)),
-        text=text,
+        text=description,
         numbers={"own": float(len(own_now)), "before": float(len(own_before)), "gain": mean_gain},
         values={EXPECTED_GAIN: expected},
     )
