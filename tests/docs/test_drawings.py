@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 import coterie
-from tools.docs.drawings import idea
+from tools.docs.drawings import choose, idea
 from tools.docs.drawings.all_drawings import FIGURES, drawn
 from tools.docs.drawings.methods import METHOD_DRAWINGS
 
@@ -81,3 +81,18 @@ def test_the_idea_has_the_number_of_training_alone() -> None:
 def test_every_method_has_a_picture() -> None:
     cards = {path.stem for path in (ROOT / "docs" / "methods").glob("*.md")}
     assert set(METHOD_DRAWINGS) == cards - {"index"}
+
+
+def test_the_choice_asks_at_most_eight_questions_and_names_methods_that_exist() -> None:
+    assert len(choose.QUESTIONS) <= 8
+    names = {card_title(name) for name in METHOD_DRAWINGS}
+    answers = [line for _, answer in choose.QUESTIONS for line in answer]
+    for line in [*answers, choose.LAST]:
+        for words, colour in line:
+            if colour == choose.METHOD:
+                assert set(words.split(", ")) <= names
+
+
+def card_title(name: str) -> str:
+    """The name of a method as the heading of its card has it."""
+    return (ROOT / "docs" / "methods" / f"{name}.md").read_text().partition("\n")[0].lstrip("# ")

@@ -142,6 +142,29 @@ class Drawing:
                 bold=bold,
             )
 
+    def spans(
+        self,
+        x: float,
+        y: float,
+        spans: Iterable[tuple[str, str]],
+        *,
+        anchor: str = "start",
+    ) -> None:
+        """A line of words of which each has its colour; words in the colour ``text`` are bold."""
+        written = "".join(
+            f'<tspan class="{self.paint(colour)}"'
+            + (' font-weight="700"' if colour == "text" else "")
+            + f">{escape(words)}</tspan>"
+            for words, colour in spans
+        )
+        self.element(
+            "text",
+            written,
+            x=float(x),
+            y=float(y),
+            text_anchor=anchor if anchor != "start" else None,
+        )
+
     # -- shapes
 
     def box(
