@@ -98,7 +98,8 @@ def summarised(
     world = description["world"]
     method = dict(description["methods"][0])
     scenario = flattened(description["scenario"])
-    limits_of_run = {"rounds": description["rounds"], "target": description.get("target")}
+    num_rounds = description["rounds"]
+    target_mean = description.get("target")
     adversaries = world.get("adversaries", [])
     numbers: Summary = {
         "method": method.pop("name"),
@@ -111,8 +112,8 @@ def summarised(
         "boundary": description["boundary"],
         "robust": {**plain(Robust()), **description.get("robust", {})},
         "run_settings": _run_settings(description),
-        "limits": limits_of_run,
-        "finished": ends(last_line, **limits_of_run),
+        "limits": {"rounds": num_rounds, "target": target_mean},
+        "finished": ends(last_line, num_rounds, target_mean),
         "groups": last_line["groups"],
         "true_groups": truth_at(world, last_line["round"]),
         "ari": agreement_at(world, last_line),
