@@ -9,19 +9,22 @@ from xml.etree import ElementTree
 import pytest
 
 import coterie
+from tools.docs.charts import all_charts
 from tools.docs.drawings import choose, idea
 from tools.docs.drawings.all_drawings import FIGURES, drawn
 from tools.docs.drawings.methods import METHOD_DRAWINGS
 
 ROOT = Path(__file__).parents[2]
 SVG = "{http://www.w3.org/2000/svg}"
-FILES = drawn()
+FILES = drawn() | all_charts.drawn()
 SMALLEST_TEXT = 14
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_the_file_is_what_the_generator_draws(path: Path) -> None:
-    assert path.read_text() == FILES[path], "make it anew: python -m tools.docs.drawings"
+    assert path.read_text() == FILES[path], (
+        "python -m tools.docs.drawings (or tools.docs.charts) makes it anew"
+    )
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
