@@ -37,7 +37,7 @@ from coterie.core import (
 from coterie.engines.clock import Clock
 from coterie.engines.pool import ClientPool
 from coterie.extensions import provided
-from coterie.robust import Usual
+from coterie.robust import Robust, Usual
 from coterie.training import ClientResult
 
 WINDOW_BYTES = 1 << 28
@@ -63,39 +63,51 @@ def exchange(
         The replies in the form that ``step`` needs, and the values that each client keeps
         afterwards.
     """
+    # A plan that the settings do not allow fails before a client trains.
     pool.robust.check_plan(plan, pool.wire.boundary.masks)
-    key = (seed, position.exchange, position.round)
-    kept = dict(position.kept)
+    exchange_key = (seed, position.exchange, position.round)
+    kept_values = dict(position.kept)
     replies: dict[str, Replies] = {}
-    held: dict[str, Mapping[Client, np.ndarray]] = {}
-    for number, (name, part) in enumerate(plan.leaves()):
-        own_values = kept.get(name, {})
+    held_losses_of_parts: dict[str, Mapping[Client, np.ndarray]] = {}
+    # Carry out the parts one after the other, each with what its clients keep for it.
+    for part_number, (part_name, part) in enumerate(plan.leaves()):
+        own_values = kept_values.get(part_name, {})
+        # Only sums reach the server, which sees no single update.
         if part.need == "sums" or pool.wire.boundary.masks:
-            sums = sums_extension()
-            half_sketches = kept.get(name + HALVES, {})
-            part_as_taken = sums.as_taken(part, half_sketches)
+            sums_exchange = sums_extension()
+            half_sketches = kept_values.get(part_name + HALVES, {})
+            part_as_taken = sums_exchange.as_taken(part, half_sketches)
             collected = Collected(
-                pool, part_as_taken, own_values, key, number, clock, screens=False
+                pool, part_as_taken, own_values, exchange_key, part_number, clock, screens=False
             )
-            replies[name], kept[name + HALVES] = sums.carry_out(collected, half_sketches)
+            replies[part_name], kept_values[part_name + HALVES] = sums_exchange.carry_out(
+                collected, half_sketches
+            )
         else:
-            collected = Collected(pool, part, own_values, key, number, clock, screens=True)
+            collected = Collected(
+                pool, part, own_values, exchange_key, part_number, clock, screens=True
+            )
+            # Single updates are in memory together if the plan needs them, or if they fit.
             at_once = collected.window >= len(part.tasks)
             if at_once and part.sketch is None and not pool.updates_stay(part):
-                replies[name] = rows_exchange(collected)
+                replies[part_name] = rows_exchange(collected)
             else:
-                replies[name] = means_exchange(collected)
-        kept[name] = collected.kept
-        held[name] = collected.held_losses
-        if plan.parts and replies[name].updates is not None:
+                replies[part_name] = means_exchange(collected)
+        kept_values[part_name] = collected.kept
+        held_losses_of_parts[part_name] = collected.held_losses
+        if plan.parts and replies[part_name].updates is not None:
             # The next part uses the same memory.
-            replies[name] = replace(replies[name], updates=replies[name].all_updates.clone())
+            replies[part_name] = replace(
+                replies[part_name], updates=replies[part_name].all_updates.clone()
+            )
     # Values of parts that ended are dropped, also those of parts in them.
-    ended = tuple(f"{name}/" for name in plan.all_ended_parts)
+    ended_prefixes = tuple(f"{part_name}/" for part_name in plan.all_ended_parts)
     still_kept = {
-        name: values for name, values in kept.items() if values and not f"{name}/".startswith(ended)
+        part_name: values_of_part
+        for part_name, values_of_part in kept_values.items()
+        if values_of_part and not f"{part_name}/".startswith(ended_prefixes)
     }
-    return together(plan, replies, held_losses(held)), still_kept
+    return together(plan, replies, held_losses(held_losses_of_parts)), still_kept
 
 
 # -- the three kinds of an exchange
@@ -131,14 +143,16 @@ def means_exchange(collected: Collected) -> Replies:
     Returns:
         The replies with means, and with sketches or their Gram matrix if the plan asks for them.
     """
-    pool, plan = collected.pool, collected.plan
-    means = Means(len(plan.models), pool.layout.size, pool.robust)
+    pool = collected.pool
+    plan = collected.plan
+    # The updates of a wave are added to the means, and then overwritten by those of the next one.
+    model_means = Means(len(plan.models), pool.layout.size, pool.robust)
     sketches: list[Tensor] = []
     for results in collected.waves():
         with collected.clock("server"):
             collected.average_halves(results)
             collected.keep_own_values(results)
-            collected.add_to_means(results, means)
+            collected.add_to_means(results, model_means)
             if plan.sketch is not None:
                 slots = [result.slots[0] for result in results.values()]
                 sketches.append(pool.rows.sketches(slots))
@@ -146,7 +160,7 @@ def means_exchange(collected: Collected) -> Replies:
         replies = collected.replies()
         if not collected.any_update:
             return replies
-        replies = replace(replies, means=means.means, mean_counts=means.counts)
+        replies = replace(replies, means=model_means.means, mean_counts=model_means.counts)
         return _with_sketches(plan, replies, torch.cat(sketches)) if sketches else replies
 
 
@@ -203,7 +217,7 @@ class Collected:
         plan: The plan.
         own_values: Client -> the values ``(d,)`` that it keeps, before the exchange.
         key: The seed, the exchange, and the round counted from 0.
-        number: The position of the plan among the parts that are carried out together.
+        part_number: The position of the plan among the parts that are carried out together.
         clock: Adds up the seconds.
         screens: Whether the server sees single updates, so that it can limit them to plausible
             lengths.
@@ -221,7 +235,7 @@ class Collected:
         plan: Plan,
         own_values: Mapping[Client, Tensor],
         key: tuple[int, int, int],
-        number: int,
+        part_number: int,
         clock: Clock,
         *,
         screens: bool,
@@ -230,7 +244,7 @@ class Collected:
         self.plan = plan
         self.own_values = own_values
         self.key = key
-        self.number = number
+        self.number = part_number
         self.clock = clock
         self.screens = screens
         self.clients = sorted(plan.tasks)
@@ -249,22 +263,26 @@ class Collected:
 
         The next wave overwrites the updates.
         """
-        for start in range(0, len(self.clients), self.window):
-            wave = self.clients[start : start + self.window]
+        for wave_start in range(0, len(self.clients), self.window):
+            wave_clients = self.clients[wave_start : wave_start + self.window]
             with self.clock("train"):
-                results = self.pool.train(self.plan, wave, self.own_values, self.key, self.number)
+                results = self.pool.train(
+                    self.plan, wave_clients, self.own_values, self.key, self.number
+                )
             with self.clock("server"):
+                # The server's limits see the updates as they arrive, also those of adversaries.
                 self._collude(results)
                 if self.screens:
                     results = self._screened(results)
-            usable = {}
+            # The results that count are remembered without their rows.
+            usable_results = {}
             for client, result in results.items():
                 if result.refused is None:
-                    usable[client] = result
+                    usable_results[client] = result
                 else:
                     self.refused[client] = result.refused
-            self.results.update(usable)
-            yield usable
+            self.results.update(usable_results)
+            yield usable_results
 
     @property
     def slots(self) -> list[int]:
@@ -279,47 +297,40 @@ class Collected:
     @property
     def held_losses(self) -> dict[Client, np.ndarray]:
         """Client -> its held-out losses ``(m, examples)``, if its task asks for them."""
-        losses = {client: result.held_losses for client, result in self.results.items()}
-        return {client: rows for client, rows in losses.items() if rows is not None}
+        losses_of_clients = {}
+        for client, result in self.results.items():
+            if result.held_losses is not None:
+                losses_of_clients[client] = result.held_losses
+        return losses_of_clients
 
     def replies(self) -> Replies:
         """Return the replies without updates and means."""
-        clients = tuple(self.results)
-        results = self.results.values()
-        limits = AppliedLimits(claimed=self._limited_claims(), scaled=self._scaled)
-        return Replies(
-            clients=clients,
-            examples=np.array([self.counted[client] for client in clients], dtype=np.int64),
-            chosen=tuple(result.chosen for result in results),
-            losses=tuple(result.losses for result in results),
-            accuracies=tuple(result.accuracies for result in results),
+        return replies_of_results(
+            self.results,
+            claimed=self.claims,
+            counted=self.counted,
             refused=self.refused,
-            halves=self._halves.halved(),
+            scaled=self._scaled,
             averaging=self.pool.robust,
-            limits=limits,
+            halves=self._halves.halved(),
         )
-
-    def _limited_claims(self) -> dict[Client, int]:
-        """The numbers of examples of clients that claim more than is counted."""
-        return {
-            client: self.claims[client]
-            for client in self.results
-            if self.claims[client] > self.counted[client]
-        }
 
     def average_halves(self, results: Mapping[Client, ClientResult]) -> None:
         """Replace the updates of both halves by their mean, after the products that the plan needs."""
         self._halves.take(results)
 
-    def add_to_means(self, results: Mapping[Client, ClientResult], means: Means) -> None:
+    def add_to_means(self, results: Mapping[Client, ClientResult], model_means: Means) -> None:
         """Add the updates of clients that trained to the means of the models from which they did."""
-        groups = []
+        # An update counts in the mean of each model from which its client started.
+        chosen_models = []
         for client, result in results.items():
             task = self.plan.tasks[client]
-            groups.append(result.chosen if task.trains and task.private.sends_update else ())
-        examples = np.array([self.counted[client] for client in results])
-        slots = [result.slots[0] for result in results.values()]
-        self.pool.rows.add_to_means(means, slots, amounts(examples, self.plan.weighting), groups)
+            chosen_models.append(result.chosen if task.trains and task.private.sends_update else ())
+        example_counts = np.array([self.counted[client] for client in results])
+        reply_slots = [result.slots[0] for result in results.values()]
+        self.pool.rows.add_to_means(
+            model_means, reply_slots, amounts(example_counts, self.plan.weighting), chosen_models
+        )
 
     def keep_own_values(self, results: Mapping[Client, ClientResult]) -> None:
         """Move the layers that stay at clients from their updates into ``kept``, and personal models."""
@@ -327,15 +338,15 @@ class Collected:
             task = self.plan.tasks[client]
             keep_mask = self.pool.keep_mask(task)
             own_values = self.kept.get(client)
-            start = None
+            start_model = None
             if keep_mask is not None and result.update is not None:
-                start = self.pool.start_model(self.plan, task, own_values, result.chosen)
-            stored = local.own_values_after(
-                task, result, start, result.update, keep_mask, own_values
+                start_model = self.pool.start_model(self.plan, task, own_values, result.chosen)
+            stored_values = local.own_values_after(
+                task, result, start_model, result.update, keep_mask, own_values
             )
-            if stored is not None:
+            if stored_values is not None:
                 # A personal model is a row that the next exchange overwrites.
-                self.kept[client] = stored.clone()
+                self.kept[client] = stored_values.clone()
             if keep_mask is not None and result.update is not None:
                 result.update[keep_mask] = 0.0
 
@@ -349,23 +360,25 @@ class Collected:
         if robust.norms is None and not claims_too_many and not self.pool.world.attacks:
             # Norms that nobody asks for cost time.
             return dict(results)
-        trained = {
+        trained_results = {
             client: result
             for client, result in results.items()
             if result.trained and result.refused is None
         }
-        limited = robust.limited(
-            self.pool.rows.lengths(self.plan, trained, self.counted),
+        # Compare the lengths of these updates with the usual ones.
+        limits = robust.limited(
+            self.pool.rows.lengths(self.plan, trained_results, self.counted),
             {client: self.claims[client] for client in results},
             self._usual,
         )
+        # A long update is scaled where it lies, with its sketch.
         sketched = self.plan.sketch is not None
-        for client, factor in limited.scaled.items():
+        for client, scale_factor in limits.scaled.items():
             keep_mask = self.pool.keep_mask(self.plan.tasks[client])
-            self.pool.rows.scale(results[client], factor, keep_mask, sketched)
-        self._scaled.update(limited.scaled)
+            self.pool.rows.scale(results[client], scale_factor, keep_mask, sketched)
+        self._scaled.update(limits.scaled)
         screened = dict(results)
-        for client, refusal in limited.refused.items():
+        for client, refusal in limits.refused.items():
             screened[client] = replace(results[client], refused=results[client].refused or refusal)
         return screened
 
@@ -377,135 +390,194 @@ class Collected:
         only those count.
         """
         attacks = self.pool.world.attacks
-        colluding = [
+        colluding_clients = [
             client for client, attack in attacks.items() if client in results and attack.colluding
         ]
-        if not colluding:
+        if not colluding_clients:
             return
         tasks = self.plan.tasks
-        honest = {
-            client: result
-            for client, result in results.items()
-            if client not in attacks and result.trained and result.refused is None
-        }
-        for client in colluding:
+        # The updates that adversaries can know: those of honest clients that trained.
+        honest_results = {}
+        for client, result in results.items():
+            if client not in attacks and result.trained and result.refused is None:
+                honest_results[client] = result
+        for client in colluding_clients:
             result = results[client]
-            # The results that the adversary knows.
-            same_kind = [
-                honest_result
-                for honest_client, honest_result in honest.items()
-                if tasks[honest_client].gradient == tasks[client].gradient
-            ]
-            same_start = [
-                honest_result
-                for honest_result in same_kind
-                if honest_result.chosen == result.chosen
-            ]
+            # The results that the adversary knows: of the same kind, and of the same start.
+            same_kind = []
+            same_start = []
+            for honest_client, honest_result in honest_results.items():
+                if tasks[honest_client].gradient == tasks[client].gradient:
+                    same_kind.append(honest_result)
+                    if honest_result.chosen == result.chosen:
+                        same_start.append(honest_result)
             known_results = same_start if len(same_start) > 1 else same_kind
             if not result.trained or not known_results:
                 continue
-            for half, update in enumerate(result.updates):
+            # Each half has a fabricated update of its own.
+            for half_number, update in enumerate(result.updates):
                 # The client keeps running statistics and its own layers as they are.
                 untouched = torch.arange(len(update)) >= self.pool.layout.trainable
                 keep_mask = self.pool.keep_mask(tasks[client])
                 if keep_mask is not None:
                     untouched |= keep_mask
                 known_updates = [
-                    known.updates[min(half, len(known.updates) - 1)] for known in known_results
+                    known_result.updates[min(half_number, len(known_result.updates) - 1)]
+                    for known_result in known_results
                 ]
                 fabricated = attacks[client].fabricated(torch.stack(known_updates))
                 update[~untouched] = fabricated[~untouched]
                 if self.plan.sketch is not None:
                     columns = self.plan.columns or slice(None)
-                    sketched = update.masked_fill(untouched, 0.0)[None, columns]
-                    sketch = unchecked_sketch(sketched, self.plan.sketch)[0]
-                    self.pool.worker.sketches[result.slots[half]] = sketch
+                    sketched_columns = update.masked_fill(untouched, 0.0)[None, columns]
+                    fabricated_sketch = unchecked_sketch(sketched_columns, self.plan.sketch)[0]
+                    self.pool.worker.sketches[result.slots[half_number]] = fabricated_sketch
 
 
-def window(plan: Plan, d: int, robust: bool = False) -> int:
+def window(plan: Plan, row_length: int, robust_means: bool = False) -> int:
     """Return how many replies are held in memory at a time.
 
     Args:
         plan: The plan that the clients answer.
-        d: Number of parameters.
-        robust: Whether the means are robust ones that need all replies at once.
+        row_length: Number of parameters.
+        robust_means: Whether the means are robust ones that need all replies at once.
 
     Returns:
         The number of all tasks (at least 1), or a multiple of :data:`~coterie.core.CHUNK`, the
         replies averaged together.
     """
+    # Inner products of clients need all updates at once, unless sketches stand for them.
     has_halves = any(task.halves for task in plan.tasks.values())
     needs_single_updates = plan.need not in ("mean", "sums") or has_halves
     # Sketches stand for single updates, so these need not all be in memory.
-    if robust or (needs_single_updates and plan.sketch is None):
+    if robust_means or (needs_single_updates and plan.sketch is None):
         return max(1, len(plan.tasks))
-    return max(1, WINDOW_BYTES // (4 * d * CHUNK)) * CHUNK
+    return max(1, WINDOW_BYTES // (4 * row_length * CHUNK)) * CHUNK
 
 
-def _claimed(pool: ClientPool, client: Client, round: int) -> int:
+def _claimed(pool: ClientPool, client: Client, round_number: int) -> int:
     """Number of examples that a client reports in a round."""
     world = pool.world
-    count = len(world.steps[world.step(round)][client].train)
+    example_count = len(world.steps[world.step(round_number)][client].train)
     attack = world.attacks.get(client)
-    return pool.wire.examples(count if attack is None else attack.claimed(count))
+    return pool.wire.examples(example_count if attack is None else attack.claimed(example_count))
 
 
 # ----------------------------------------------------------------------------------------------------
 # The form of the replies that a plan needs.
 
 
-def held_losses(losses: Mapping[str, Mapping[Client, np.ndarray]]) -> dict[Client, HeldOutLosses]:
+def replies_of_results(
+    results: Mapping[Client, ClientResult],
+    *,
+    claimed: Mapping[Client, int],
+    counted: Mapping[Client, int],
+    refused: Mapping[Client, str],
+    scaled: Mapping[Client, float],
+    averaging: Robust,
+    halves: HalvedUpdates | None,
+) -> Replies:
+    """Return the replies to a plan, without updates and means.
+
+    Args:
+        results: Client -> its result, for the clients whose replies count.
+        claimed: Client -> the number of examples that it reports.
+        counted: Client -> the number of examples for which it counts.
+        refused: Client -> why its reply was refused.
+        scaled: Client -> the factor by which its update was scaled down.
+        averaging: How updates are averaged.
+        halves: The updates of both halves of clients' data.
+    """
+    examples: list[int] = []
+    chosen: list[tuple[int, ...]] = []
+    losses: list[tuple[float, ...]] = []
+    accuracies: list[tuple[float, ...]] = []
+    limited_claims: dict[Client, int] = {}
+    for client, result in results.items():
+        examples.append(counted[client])
+        chosen.append(result.chosen)
+        losses.append(result.losses)
+        accuracies.append(result.accuracies)
+        if claimed[client] > counted[client]:
+            limited_claims[client] = claimed[client]
+    return Replies(
+        clients=tuple(results),
+        examples=np.array(examples, dtype=np.int64),
+        chosen=tuple(chosen),
+        losses=tuple(losses),
+        accuracies=tuple(accuracies),
+        refused=refused,
+        halves=halves,
+        averaging=averaging,
+        limits=AppliedLimits(claimed=limited_claims, scaled=scaled),
+    )
+
+
+def held_losses(
+    losses_of_parts: Mapping[str, Mapping[Client, np.ndarray]],
+) -> dict[Client, HeldOutLosses]:
     """Return the sums of each client's held-out losses, over the models of all parts of a plan.
 
     Args:
-        losses: Name of a part -> client -> held-out losses ``(m, examples)``.
+        losses_of_parts: Name of a part -> client -> held-out losses ``(m, examples)``.
     """
-    models: dict[Client, list[Candidate]] = {}
-    rows: dict[Client, list[np.ndarray]] = {}
-    for name, losses_of_part in losses.items():
+    # Stack the losses of all parts, so that products of models in different parts are known, too.
+    models_of_client: dict[Client, list[Candidate]] = {}
+    loss_rows: dict[Client, list[np.ndarray]] = {}
+    for part_name, losses_of_part in losses_of_parts.items():
         for client, client_losses in losses_of_part.items():
-            models.setdefault(client, []).extend((name, i) for i in range(len(client_losses)))
-            rows.setdefault(client, []).extend(client_losses)
+            models_of_client.setdefault(client, []).extend(
+                (part_name, model_number) for model_number in range(len(client_losses))
+            )
+            loss_rows.setdefault(client, []).extend(client_losses)
     return {
-        client: HeldOutLosses.of(models[client], np.stack(rows_of_client))
-        for client, rows_of_client in rows.items()
+        client: HeldOutLosses.of(models_of_client[client], np.stack(rows_of_client))
+        for client, rows_of_client in loss_rows.items()
     }
 
 
 def together(
-    plan: Plan, replies: Mapping[str, Replies], held: Mapping[Client, HeldOutLosses]
+    plan: Plan, replies: Mapping[str, Replies], held_out_losses: Mapping[Client, HeldOutLosses]
 ) -> Replies:
     """Return the replies to a plan from those to its parts.
 
     Args:
         plan: The plan.
         replies: Name of a part -> the replies to it, for each of :meth:`~coterie.core.Plan.leaves`.
-        held: Client -> the sums of its held-out losses.
+        held_out_losses: Client -> the sums of its held-out losses.
     """
-    return _nested(plan, "", replies, held)
+    return _nested(plan, "", replies, held_out_losses)
 
 
 def _nested(
-    plan: Plan, name: str, replies: Mapping[str, Replies], held: Mapping[Client, HeldOutLosses]
+    plan: Plan,
+    part_name: str,
+    replies: Mapping[str, Replies],
+    losses_of_clients: Mapping[Client, HeldOutLosses],
 ) -> Replies:
-    """The replies to a plan that is part ``name`` of another one, or that one itself."""
+    """The replies to a plan that is a part of another one, or to that one itself."""
+    # Held-out losses of the models of this part, or of the parts in it.
     held_out_losses = {}
-    for client, losses in sorted(held.items()):
-        losses_within = losses.within(name)
+    for client, client_losses in sorted(losses_of_clients.items()):
+        losses_within = client_losses.within(part_name)
         if losses_within.models:
             held_out_losses[client] = losses_within
     if not plan.parts:
-        return replace(replies[name], held_out_losses=held_out_losses, ends_round=plan.ends_round)
-    parts = {
-        part: _nested(inner, f"{name}/{part}".lstrip("/"), replies, held)
-        for part, inner in plan.parts.items()
+        return replace(
+            replies[part_name], held_out_losses=held_out_losses, ends_round=plan.ends_round
+        )
+    inner_replies = {
+        inner_name: _nested(
+            inner_plan, f"{part_name}/{inner_name}".lstrip("/"), replies, losses_of_clients
+        )
+        for inner_name, inner_plan in plan.parts.items()
     }
     # Of a client with several replies, the last part counts.
     examples: dict[Client, int] = {}
     refused: dict[Client, str] = {}
     claimed: dict[Client, int] = {}
     scaled: dict[Client, float] = {}
-    for part_replies in parts.values():
+    for part_replies in inner_replies.values():
         examples.update(zip(part_replies.clients, part_replies.examples, strict=True))
         refused.update(part_replies.refused)
         claimed.update(part_replies.limits.claimed)
@@ -515,11 +587,11 @@ def _nested(
         clients=tuple(clients),
         examples=np.array([examples[client] for client in clients], dtype=np.int64),
         refused=refused,
-        averaging=next(iter(parts.values())).averaging,
+        averaging=next(iter(inner_replies.values())).averaging,
         limits=AppliedLimits(claimed=claimed, scaled=scaled),
         held_out_losses=held_out_losses,
         ends_round=plan.ends_round,
-        parts=parts,
+        parts=inner_replies,
     )
 
 
@@ -537,15 +609,16 @@ def needed(plan: Plan, replies: Replies) -> Replies:
     if replies.updates is None or (plan.need == "rows" and plan.sketch is None):
         return replies
     # The mean update of each model, over the clients that trained from it.
-    groups: list[list[Client]] = [[] for _ in range(len(plan.models))]
-    for client, chosen in zip(replies.clients, replies.chosen, strict=True):
+    clients_of_model: list[list[Client]] = [[] for _ in range(len(plan.models))]
+    for client, chosen_rows in zip(replies.clients, replies.chosen, strict=True):
         if plan.tasks[client].trains:
-            for row in set(chosen):
-                groups[row].append(client)
-    means, mean_counts = group_means(replies, groups, plan.weighting)
+            for row_number in set(chosen_rows):
+                clients_of_model[row_number].append(client)
+    model_means, mean_counts = group_means(replies, clients_of_model, plan.weighting)
     updates = replies.updates
-    replies = replace(replies, means=means, mean_counts=mean_counts, updates=None)
+    replies = replace(replies, means=model_means, mean_counts=mean_counts, updates=None)
     if plan.sketch is not None:
+        # Inner products are computed from sketches, or from the rows themselves.
         sketches = unchecked_sketch(updates[:, plan.columns or slice(None)], plan.sketch)
         return _with_sketches(plan, replies, sketches)
     if plan.need == "gram" and len(replies.clients):
@@ -587,27 +660,34 @@ class HalfUpdates:
 
     def take(self, results: Mapping[Client, ClientResult]) -> None:
         """Take the updates of those clients that trained on both halves."""
-        halved = {client: result for client, result in results.items() if len(result.slots) == 2}
-        if not halved:
+        halved_results = {
+            client: result for client, result in results.items() if len(result.slots) == 2
+        }
+        if not halved_results:
             return
+        # 1. Set aside the layers that stay at clients: they must not count in the products.
         own_columns = {
             client: self._own_columns(client, result)
-            for client, result in halved.items()
+            for client, result in halved_results.items()
             if self.plan.tasks[client].local_layers
         }
-        slots = [result.slots[half] for half in (0, 1) for result in halved.values()]
-        rows = self.pool.rows
+        # 2. The inner products of all halves: first all first halves, then all second ones.
+        first_slots = [result.slots[0] for result in halved_results.values()]
+        second_slots = [result.slots[1] for result in halved_results.values()]
+        half_slots = [*first_slots, *second_slots]
+        reply_rows = self.pool.rows
         # Products of two clients are no sums. Without sketches, all updates are in memory at once,
         # see :func:`window`.
         if self.plan.need != "sums" and self.plan.sketch is None:
-            self._products = gram(rows.updates(slots), columns=self.plan.columns)
+            self._products = gram(reply_rows.updates(half_slots), columns=self.plan.columns)
         elif self.plan.need != "sums":
-            self._sketches.append(rows.sketches(slots).view(2, len(halved), -1))
-        self.clients += halved
-        for client, result in halved.items():
+            self._sketches.append(reply_rows.sketches(half_slots).view(2, len(halved_results), -1))
+        # 3. The mean of both halves becomes the client's update.
+        self.clients += halved_results
+        for client, result in halved_results.items():
             if self.plan.second_halves:
                 self.seconds[client] = result.updates[1].clone()
-            rows.average_halves(*result.slots)
+            reply_rows.average_halves(*result.slots)
             if client in own_columns:
                 keep_mask = self.pool.mask(self.plan.tasks[client].local_layers)
                 result.updates[0][keep_mask] = own_columns[client]
@@ -615,37 +695,42 @@ class HalfUpdates:
     def _own_columns(self, client: Client, result: ClientResult) -> Tensor:
         """Mean of both updates in the columns that stay at the client, which become zero in the rows."""
         keep_mask = self.pool.mask(self.plan.tasks[client].local_layers)
-        first, second = result.updates
-        own_columns = (first[keep_mask] + second[keep_mask]) / 2
-        first[keep_mask] = 0.0
-        second[keep_mask] = 0.0
+        first_update, second_update = result.updates
+        own_columns = (first_update[keep_mask] + second_update[keep_mask]) / 2
+        first_update[keep_mask] = 0.0
+        second_update[keep_mask] = 0.0
         return own_columns
 
     def halved(self) -> HalvedUpdates | None:
         """Return the inner products of all halves, and the second updates if the plan asks for them."""
-        products = self._products
+        half_products = self._products
         if self._sketches:
-            products = gram(torch.cat(self._sketches, 1).flatten(0, 1))
-        if products is None:
+            half_products = gram(torch.cat(self._sketches, 1).flatten(0, 1))
+        if half_products is None:
             return None
-        second = torch.stack(list(self.seconds.values())) if self.seconds else None
-        return HalvedUpdates(clients=tuple(self.clients), gram=products, second=second)
+        second_updates = torch.stack(list(self.seconds.values())) if self.seconds else None
+        return HalvedUpdates(clients=tuple(self.clients), gram=half_products, second=second_updates)
 
 
-def products(plan: Plan, pairs: Mapping[Client, Sequence[Tensor]]) -> np.ndarray | None:
+def products(
+    plan: Plan, updates_of_clients: Mapping[Client, Sequence[Tensor]]
+) -> np.ndarray | None:
     """Return the Gram matrix of halves, from updates that are all in memory.
 
     Args:
         plan: The plan that the clients answered.
-        pairs: The m clients that sent updates of both halves, sorted -> these updates ``(d,)``.
+        updates_of_clients: The m clients that sent updates of both halves, sorted -> these updates ``(d,)``.
 
     Returns:
         The matrix ``(2 m, 2 m)`` as in :class:`~coterie.core.Replies`, or None if no client sent
         halves.
     """
-    if not pairs:
+    if not updates_of_clients:
         return None
-    rows = torch.stack([pair[half] for half in (0, 1) for pair in pairs.values()])
+    # First the first halves of all clients, then the second ones.
+    first_halves = [half_updates[0] for half_updates in updates_of_clients.values()]
+    second_halves = [half_updates[1] for half_updates in updates_of_clients.values()]
+    update_rows = torch.stack([*first_halves, *second_halves])
     if plan.sketch is not None:
-        rows = unchecked_sketch(rows[:, plan.columns or slice(None)], plan.sketch)
-    return gram(rows, columns=plan.columns if plan.sketch is None else None)
+        update_rows = unchecked_sketch(update_rows[:, plan.columns or slice(None)], plan.sketch)
+    return gram(update_rows, columns=plan.columns if plan.sketch is None else None)

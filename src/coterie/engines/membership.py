@@ -65,20 +65,21 @@ def admit_new(
     Returns:
         The position with the new members, and a note of kind "arrive" if there are any.
     """
-    members = set(position.members)
-    number = position.round + 1
-    new = tuple(
+    # Newcomers are clients that are present, and are not members.
+    current_members = set(position.members)
+    next_round = position.round + 1
+    new_clients = tuple(
         client
         for client in sorted(roster.clients)
-        if client not in members and roster.attendance.is_present(client, number)
+        if client not in current_members and roster.attendance.is_present(client, next_round)
     )
-    if not new or not isinstance(method, Admits):
+    if not new_clients or not isinstance(method, Admits):
         return position, ()
-    all_members = tuple(sorted((*position.members, *new)))
-    text = f"{len(new)} client{'s' if len(new) > 1 else ''} joined in round {number}"
-    note = Note(kind="arrive", effect="arrives", clients=new, text=text)
-    state = method.admit(position.state, new)
-    return replace(position, members=all_members, state=state), (note,)
+    all_members = tuple(sorted((*position.members, *new_clients)))
+    note_text = f"{len(new_clients)} client{'s' if len(new_clients) > 1 else ''} joined in round {next_round}"
+    membership_note = Note(kind="arrive", effect="arrives", clients=new_clients, text=note_text)
+    state = method.admit(position.state, new_clients)
+    return replace(position, members=all_members, state=state), (membership_note,)
 
 
 def present(attendance: Attendance, position: Position) -> tuple[Client, ...]:
@@ -91,20 +92,23 @@ def answering(attendance: Attendance, plan: Plan, exchange: int, seed: int) -> P
     """The plan without the tasks of clients that will not answer."""
     if not attendance.silent:
         return plan
-    parts = {name: answering(attendance, part, exchange, seed) for name, part in plan.parts.items()}
-    tasks = {
+    answered_parts = {
+        part_name: answering(attendance, part, exchange, seed)
+        for part_name, part in plan.parts.items()
+    }
+    answered_tasks = {
         client: task
         for client, task in plan.tasks.items()
         if attendance.answers(client, exchange, seed)
     }
-    return replace(plan, tasks=tasks, parts=parts)
+    return replace(plan, tasks=answered_tasks, parts=answered_parts)
 
 
 def retire_silent(
     method: Method[Any],
     position: Position,
-    asked: Collection[Client],
-    answered: Collection[Client],
+    asked_clients: Collection[Client],
+    answered_clients: Collection[Client],
     present_clients: Collection[Client],
     patience: int,
 ) -> tuple[Position, tuple[Note, ...]]:
@@ -117,44 +121,55 @@ def retire_silent(
     Args:
         method: The method that retires them.
         position: State of the run after the round.
-        asked: Clients that got a task in the round.
-        answered: Clients that answered in the round.
+        asked_clients: Clients that got a task in the round.
+        answered_clients: Clients that answered in the round.
         present_clients: Clients that were present in the round.
         patience: Missed rounds in a row after which a client is retired.
 
     Returns:
         The position after the round, and a note of kind "leave" if clients were retired.
     """
-    missed = missed_rounds(position.missed, position.members, asked, answered, present_clients)
-    retired = tuple(client for client, rounds in missed.items() if rounds >= patience)
+    missed_by_member = missed_rounds(
+        position.missed, position.members, asked_clients, answered_clients, present_clients
+    )
+    # Members that have missed too many rounds in a row leave.
+    retired = tuple(
+        client
+        for client, missed_in_a_row in missed_by_member.items()
+        if missed_in_a_row >= patience
+    )
     staying = tuple(client for client in position.members if client not in set(retired))
     # The last members are never retired.
     if not retired or not staying or not isinstance(method, Admits):
-        return replace(position, missed=missed), ()
-    text = (
+        return replace(position, missed=missed_by_member), ()
+    note_text = (
         f"{len(retired)} client{'s' if len(retired) > 1 else ''} away: "
         f"no answer in {patience} round{'s' if patience > 1 else ''}"
     )
-    note = Note(kind="leave", effect="leaves", clients=retired, text=text)
-    still_missed = {client: missed[client] for client in missed if client not in set(retired)}
+    membership_note = Note(kind="leave", effect="leaves", clients=retired, text=note_text)
+    still_missed = {
+        client: missed_by_member[client]
+        for client in missed_by_member
+        if client not in set(retired)
+    }
     state = method.retire(position.state, retired)
-    return replace(position, members=staying, missed=still_missed, state=state), (note,)
+    return replace(position, members=staying, missed=still_missed, state=state), (membership_note,)
 
 
 def missed_rounds(
-    before: Mapping[Client, int],
+    missed_before: Mapping[Client, int],
     members: Collection[Client],
-    asked: Collection[Client],
-    answered: Collection[Client],
+    asked_clients: Collection[Client],
+    answering_clients: Collection[Client],
     present_clients: Collection[Client],
 ) -> dict[Client, int]:
     """Rounds in a row that each member has missed; a round in which it is present and has no task does not count."""
-    answered_clients = set(answered)
+    answered_clients = set(answering_clients)
     # A client that is absent misses a round, and one that was asked and has not answered.
-    missing = set(asked) | (set(members) - set(present_clients))
-    missed = {}
+    missing = set(asked_clients) | (set(members) - set(present_clients))
+    missed_by_member = {}
     for client in members:
-        rounds = before.get(client, 0) + (client in missing)
-        if rounds and client not in answered_clients:
-            missed[client] = rounds
-    return missed
+        missed_in_a_row = missed_before.get(client, 0) + (client in missing)
+        if missed_in_a_row and client not in answered_clients:
+            missed_by_member[client] = missed_in_a_row
+    return missed_by_member

@@ -25,11 +25,12 @@ class Plausible:
     share: bool = False
 
     @classmethod
-    def of(cls, loss: str, main: str) -> Plausible:
+    def of(cls, loss_name: str, main_metric: str) -> Plausible:
         """Return what the names of a loss and of the main metric say. Of other names nothing is known."""
-        metric = METRICS.get(main)
-        share = metric is not None and metric.share and metric.better == "greater"
-        return cls(nonnegative=never_negative(loss), share=share)
+        # Only a share of which more is better is known to lie between 0 and 1.
+        metric = METRICS.get(main_metric)
+        is_share = metric is not None and metric.share and metric.better == "greater"
+        return cls(nonnegative=never_negative(loss_name), share=is_share)
 
     @classmethod
     def of_objective(cls, objective: Objective) -> Plausible:
@@ -46,25 +47,29 @@ class Plausible:
             metrics: Values of the main metric.
             data_name: The data on which it measured, for the words.
         """
+        # Rounding can make a loss of zero a little negative.
         if self.nonnegative and any(loss < -ROUNDING for loss in losses):
             return (
                 f"it measured a loss of {min(losses):.3g} on its {data_name} data, "
                 "and the objective's loss is never negative"
             )
-        if self.share and any(value < -ROUNDING or value > 1 + ROUNDING for value in metrics):
-            worst = max(metrics, key=lambda value: abs(value - 0.5))
-            return f"it measured a main metric of {worst:.3g} on its {data_name} data, and the metric is from 0 to 1"
+        if self.share and any(
+            metric_value < -ROUNDING or metric_value > 1 + ROUNDING for metric_value in metrics
+        ):
+            worst_value = max(metrics, key=lambda metric_value: abs(metric_value - 0.5))
+            return f"it measured a main metric of {worst_value:.3g} on its {data_name} data, and the metric is from 0 to 1"
         return None
 
-    def flaw_of_held(self, sums: Any, products: Any, count: int) -> str | None:
+    def flaw_of_held(self, loss_sums: Any, loss_products: Any, example_count: int) -> str | None:
         """Return why a client's held-out losses cannot have these sums, in words; None if they can.
 
         Args:
-            sums: Shape ``(m,)``: the sums of losses of m models.
-            products: Shape ``(m, m)``: the sums of products of two models' losses.
-            count: The number of examples.
+            loss_sums: Shape ``(m,)``: the sums of losses of m models.
+            loss_products: Shape ``(m, m)``: the sums of products of two models' losses.
+            example_count: The number of examples.
         """
-        smallest = min(np.min(sums, initial=0.0), np.min(products, initial=0.0))
-        if self.nonnegative and count and smallest < -ROUNDING * count:
+        # Sums and products of losses that are never negative are not negative either.
+        smallest_number = min(np.min(loss_sums, initial=0.0), np.min(loss_products, initial=0.0))
+        if self.nonnegative and example_count and smallest_number < -ROUNDING * example_count:
             return "its held-out losses have sums below zero, and the objective's loss is never negative"
         return None

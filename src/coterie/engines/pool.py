@@ -71,43 +71,45 @@ class Remote(Runner, Protocol):
         """The number of machines."""
         ...
 
-    def place(self, models: Tensor, personal: Sequence[Tensor], here: Worker, stay: bool) -> None:
+    def place(
+        self, models: Tensor, personal: Sequence[Tensor], local_worker: Worker, updates_stay: bool
+    ) -> None:
         """Prepare for jobs.
 
         Args:
             models: The models ``(k, d)``: the first rows to which jobs refer.
             personal: Rows ``(d,)`` that were made for single clients, which follow them.
-            here: The worker of this process. Its matrices have room for the replies and sketches of
+            local_worker: The worker of this process. Its matrices have room for the replies and sketches of
                 the jobs.
-            stay: Whether the updates stay at the machines. Sketches, personal models and layers
+            updates_stay: Whether the updates stay at the machines. Sketches, personal models and layers
                 that a client keeps are sent in any case.
         """
         ...
 
-    def extent(self, slot: int) -> Extent:
+    def extent(self, reply_slot: int) -> Extent:
         """The measure of the update of a slot, which stays elsewhere."""
         ...
 
-    def scale(self, slots: Sequence[int], factor: float) -> None:
+    def scale(self, reply_slots: Sequence[int], scale_factor: float) -> None:
         """Let the updates of some slots, which stay elsewhere, count as scaled by a factor."""
         ...
 
-    def pair(self, first: int, second: int) -> None:
-        """Let the update of the slot ``first`` count as the mean of both, which stay elsewhere."""
+    def pair(self, first_slot: int, second_slot: int) -> None:
+        """Let the update of the first slot count as the mean of both, which stay elsewhere."""
         ...
 
     def add_means(
         self,
-        means: Means,
-        slots: Sequence[int],
+        model_means: Means,
+        reply_slots: Sequence[int],
         amounts: np.ndarray,
         groups: Sequence[Sequence[int]],
     ) -> None:
         """Add updates that stay elsewhere to means.
 
         Args:
-            means: The means.
-            slots: The slots of the updates.
+            model_means: The means.
+            reply_slots: The slots of the updates.
             amounts: Shape ``(m,)``: the weight of each update.
             groups: For each update, the groups in which it counts.
         """
@@ -133,15 +135,15 @@ class ReplyRows:
         self.worker = worker
         self.remote = remote
 
-    def updates(self, slots: Sequence[int]) -> Tensor:
-        """Return the updates at ``slots``; a view if these are 0, 1, 2 and so on, else a copy."""
-        if list(slots) == list(range(len(slots))):
-            return self.worker.replies[: len(slots)]
-        return self.worker.replies[list(slots)]
+    def updates(self, reply_slots: Sequence[int]) -> Tensor:
+        """Return the updates at some slots; a view if these are 0, 1, 2 and so on, else a copy."""
+        if list(reply_slots) == list(range(len(reply_slots))):
+            return self.worker.replies[: len(reply_slots)]
+        return self.worker.replies[list(reply_slots)]
 
-    def sketches(self, slots: Sequence[int]) -> Tensor:
-        """Return a copy of the sketches at ``slots``."""
-        return self.worker.sketches[list(slots)]
+    def sketches(self, reply_slots: Sequence[int]) -> Tensor:
+        """Return a copy of the sketches at some slots."""
+        return self.worker.sketches[list(reply_slots)]
 
     def lengths(
         self, plan: Plan, results: Mapping[Client, ClientResult], counted: Mapping[Client, int]
@@ -153,65 +155,70 @@ class ReplyRows:
             results: Client -> its result.
             counted: Client -> the number of examples that it counts for.
         """
-        world, wire = self.worker.world, self.worker.wire
-        chosen = {client: result.chosen for client, result in results.items()}
-        steps = {
+        # The expected length of an update depends on where a client started, and on its steps.
+        world = self.worker.world
+        chosen_models = {client: result.chosen for client, result in results.items()}
+        step_counts = {
             client: steps_of(plan.tasks[client], world.training, counted[client])
             for client in results
         }
         if self.remote is not None:
             extents = {
-                client: [self.remote.extent(slot) for slot in result.slots]
+                client: [self.remote.extent(reply_slot) for reply_slot in result.slots]
                 for client, result in results.items()
             }
-            return lengths_of(plan, extents, chosen, wire, steps)
+            return lengths_of(plan, extents, chosen_models, self.worker.wire, step_counts)
         updates = {client: result.updates for client, result in results.items()}
-        return lengths(plan, updates, chosen, wire, steps)
+        return lengths(plan, updates, chosen_models, self.worker.wire, step_counts)
 
     def scale(
-        self, result: ClientResult, factor: float, keep_mask: Tensor | None, sketched: bool
+        self, result: ClientResult, scale_factor: float, keep_mask: Tensor | None, sketched: bool
     ) -> None:
         """Scale the update of a client, or those of both halves, and their sketches.
 
         Args:
             result: The client's result.
-            factor: The factor.
+            scale_factor: The factor.
             keep_mask: Mask ``(d,)`` of the layers that stay at the client, which are not scaled.
             sketched: Whether there are sketches.
         """
         if self.remote is not None:
-            self.remote.scale(result.slots, factor)
-        for slot in result.slots:
+            self.remote.scale(result.slots, scale_factor)
+        for reply_slot in result.slots:
             if self.remote is None:
-                row = self.worker.replies[slot]
-                row *= factor if keep_mask is None else torch.where(keep_mask, 1.0, factor)
+                update_row = self.worker.replies[reply_slot]
+                if keep_mask is None:
+                    update_row *= scale_factor
+                else:
+                    update_row *= torch.where(keep_mask, 1.0, scale_factor)
             if sketched:
-                self.worker.sketches[slot] *= factor
+                self.worker.sketches[reply_slot] *= scale_factor
 
     def add_to_means(
         self,
-        means: Means,
-        slots: Sequence[int],
+        model_means: Means,
+        reply_slots: Sequence[int],
         amounts: np.ndarray,
         groups: Sequence[Sequence[int]],
     ) -> None:
-        """Add the updates at ``slots`` to means, see :meth:`coterie.core.Means.add`."""
+        """Add the updates at some slots to means, see :meth:`coterie.core.Means.add`."""
         if self.remote is not None:
-            self.remote.add_means(means, slots, amounts, groups)
+            self.remote.add_means(model_means, reply_slots, amounts, groups)
         else:
-            means.add(self.updates(slots), amounts, groups)
+            model_means.add(self.updates(reply_slots), amounts, groups)
 
-    def average_halves(self, first: int, second: int) -> None:
-        """Replace the update at ``first`` by the mean of both, and its sketch likewise."""
+    def average_halves(self, first_slot: int, second_slot: int) -> None:
+        """Replace the update at the first slot by the mean of both, and its sketch likewise."""
+        # Updates that stay at other machines are averaged there.
         matrices = [self.worker.sketches]
         if self.remote is not None:
-            self.remote.pair(first, second)
+            self.remote.pair(first_slot, second_slot)
         else:
             matrices.append(self.worker.replies)
-        for rows in matrices:
-            if max(first, second) < len(rows):
-                rows[first] += rows[second]
-                rows[first] /= 2
+        for matrix in matrices:
+            if max(first_slot, second_slot) < len(matrix):
+                matrix[first_slot] += matrix[second_slot]
+                matrix[first_slot] /= 2
 
 
 class ClientPool:
@@ -246,11 +253,13 @@ class ClientPool:
         with seeded(0):
             # The frozen parameters are in memory once, for all worker processes.
             module = world.model()
+        # What trains, and in what portions: processes, and clients in one block.
         self.worker = Worker(world, wire, hardware, module)
         self.rows = ReplyRows(self.worker, None)
         hardware.warn_of_one()
         self.processes = hardware.processes(len(world.clients))
         self.width = hardware.block(module, world)
+        # BatchNorm needs at least two examples in a step, and batches of equal size in a block.
         has_batchnorm, self.mixes_examples = local.batchnorm(module)
         self.fewest_in_a_step = 1 + has_batchnorm
         self.equal_batches = has_batchnorm
@@ -289,6 +298,7 @@ class ClientPool:
         """
         if self.remote is None or self.robust.needs_all:
             return False
+        # Sums under masks are formed here.
         if plan.need == "sums" or self.wire.boundary.masks:
             return False
         for client, attack in self.world.attacks.items():
@@ -305,55 +315,64 @@ class ClientPool:
             return 1
         return self.remote.machines
 
-    def _reserve(self, models: int, replies: int, sketch: int = 0) -> bool:
+    def _reserve(self, model_count: int, reply_count: int, sketch_length: int = 0) -> bool:
         """Provide at least this many rows of shared memory; return whether there is new memory."""
-        worker = self.worker
-        sketches = replies if sketch else 0
-        same_length = sketch in (0, worker.sketches.shape[1])
-        enough_sketches = sketches <= len(worker.sketches) and same_length
-        if models <= len(worker.models) and replies <= len(worker.replies) and enough_sketches:
+        # The shared matrices only grow, so that most exchanges need no new memory.
+        local_worker = self.worker
+        sketch_count = reply_count if sketch_length else 0
+        same_length = sketch_length in (0, local_worker.sketches.shape[1])
+        enough_sketches = sketch_count <= len(local_worker.sketches) and same_length
+        if (
+            model_count <= len(local_worker.models)
+            and reply_count <= len(local_worker.replies)
+            and enough_sketches
+        ):
             return False
-        if models > len(worker.models):
-            worker.models = shared_matrix(models, self.layout.size)
-        if replies > len(worker.replies):
-            worker.replies = shared_matrix(replies, self.layout.size)
+        if model_count > len(local_worker.models):
+            local_worker.models = shared_matrix(model_count, self.layout.size)
+        if reply_count > len(local_worker.replies):
+            local_worker.replies = shared_matrix(reply_count, self.layout.size)
         if not enough_sketches:
-            worker.sketches = shared_matrix(sketches, sketch)
+            local_worker.sketches = shared_matrix(sketch_count, sketch_length)
         return True
 
     def put(
         self,
         models: Tensor,
-        personal: Sequence[Tensor],
-        replies: int = 0,
-        sketch: int = 0,
-        stay: bool = False,
+        personal_rows: Sequence[Tensor],
+        reply_count: int = 0,
+        sketch_length: int = 0,
+        updates_stay: bool = False,
     ) -> Runner:
         """Write the models and, after them, the rows made for single clients; return what carries out the jobs.
 
         Args:
             models: The models ``(k, d)``.
-            personal: The rows ``(d,)`` for single clients.
-            replies: Number of slots for replies.
-            sketch: Numbers of a sketch; 0 without sketches.
-            stay: Whether the updates stay at other machines.
+            personal_rows: The rows ``(d,)`` for single clients.
+            reply_count: Number of slots for replies.
+            sketch_length: Numbers of a sketch; 0 without sketches.
+            updates_stay: Whether the updates stay at other machines.
 
         Returns:
             What carries out the jobs.
         """
-        self.rows = ReplyRows(self.worker, self.remote if stay else None)
+        self.rows = ReplyRows(self.worker, self.remote if updates_stay else None)
         if self.remote is not None:
-            self._reserve(0, replies, sketch)
-            self.remote.place(models, personal, self.worker, stay)
+            self._reserve(0, reply_count, sketch_length)
+            self.remote.place(models, personal_rows, self.worker, updates_stay)
             return self.remote
-        if self._reserve(len(models) + len(personal), replies, sketch) or self._workers is None:
+        if (
+            self._reserve(len(models) + len(personal_rows), reply_count, sketch_length)
+            or self._workers is None
+        ):
             if self._workers:
                 self._workers.close()
             # New memory needs new worker processes, which are cheap to fork.
             self._workers = Workers(self.worker.work, self.processes)
+        # Workers read the models from shared memory: jobs have only the numbers of rows.
         self.worker.models[: len(models)] = models
-        for row_number, row in enumerate(personal, len(models)):
-            self.worker.models[row_number] = row
+        for row_number, personal_row in enumerate(personal_rows, len(models)):
+            self.worker.models[row_number] = personal_row
         return self._workers
 
     # -- training
@@ -364,8 +383,8 @@ class ClientPool:
         plan: Plan,
         clients: Sequence[Client],
         own_values: Mapping[Client, Tensor],
-        key: tuple[int, int, int],
-        number: int = 0,
+        exchange_key: tuple[int, int, int],
+        part_number: int = 0,
     ) -> dict[Client, ClientResult]:
         """Carry out the tasks of some clients of a plan.
 
@@ -374,8 +393,8 @@ class ClientPool:
             clients: The clients whose tasks are carried out.
             own_values: Client -> the values ``(d,)`` of the layers that stay at it, NaN in the other
                 columns.
-            key: The seed, the exchange, and the round counted from 0.
-            number: The position of the plan among the parts that are carried out together.
+            exchange_key: The seed, the exchange, and the round counted from 0.
+            part_number: The position of the plan among the parts that are carried out together.
 
         Returns:
             Client -> result, sorted by client id. The next call overwrites their rows.
@@ -387,12 +406,18 @@ class ClientPool:
         placed_orders: list[PlacedOrder] = []
         # Rows of the reply matrix behind the first one of each client.
         more_slots = itertools.count(len(clients))
-        for slot, client in enumerate(sorted(clients)):
+        for reply_slot, client in enumerate(sorted(clients)):
             order = Order.of_plan(
-                plan, client, self.world.training, key, d=self.layout.size, number=number
+                plan,
+                client,
+                self.world.training,
+                exchange_key,
+                d=self.layout.size,
+                number=part_number,
             )
-            placed = self._placed(plan, order, own_values.get(client), slot, personal_rows)
+            placed = self._placed(plan, order, own_values.get(client), reply_slot, personal_rows)
             placed_orders += self._divided(placed, more_slots)
+        # All jobs write to rows of their own, so their order does not matter.
         runner = self.put(
             plan.models,
             personal_rows,
@@ -400,6 +425,7 @@ class ClientPool:
             sketch_size(plan, self.layout.size),
             self.updates_stay(plan),
         )
+        # A client with halves has several jobs, whose results become one.
         results: dict[Client, list[tuple[Order, ClientResult]]] = {}
         for block in runner.run(self._blocks(placed_orders)):
             for placed, result in block:
@@ -413,35 +439,42 @@ class ClientPool:
         plan: Plan,
         order: Order,
         own_values: Tensor | None,
-        slot: int,
+        reply_slot: int,
         personal_rows: list[Tensor],
     ) -> PlacedOrder:
         """An order with its rows; rows that are made for its client alone are appended to ``personal_rows``."""
         task = order.task
         first_row = len(plan.models) + len(personal_rows)
         kept_layers = self._kept_layers(task, own_values)
-        rows = task.offered
+        row_numbers = task.offered
         if kept_layers is not None:
-            rows = tuple(range(first_row, first_row + len(rows)))
-            personal_rows += [own_layers(plan.models[row], kept_layers) for row in task.offered]
+            row_numbers = tuple(range(first_row, first_row + len(row_numbers)))
+            personal_rows += [
+                own_layers(plan.models[offered_row], kept_layers) for offered_row in task.offered
+            ]
         personal = task.personal
         if personal is None or personal.start != "own" or own_values is None:
-            return PlacedOrder(order, slot, rows)
-        personal_model, weight = without_weight(own_values, self.layout.size)
+            return PlacedOrder(order, reply_slot, row_numbers)
+        personal_model, mixture_weight = without_weight(own_values, self.layout.size)
         personal_rows.append(personal_model)
-        return PlacedOrder(order, slot, rows, personal_row=first_row, personal_weight=weight)
+        return PlacedOrder(
+            order, reply_slot, row_numbers, personal_row=first_row, personal_weight=mixture_weight
+        )
 
     def _divided(self, placed: PlacedOrder, more_slots: Iterator[int]) -> list[PlacedOrder]:
         """The orders into which an order is divided, each with slots of its own."""
+        # A client with too few examples for two halves trains once, on all of them.
         can_halve = halvable(self._training_data(placed.order), self.fewest_in_a_step)
         orders = local.divided(placed.order, can_halve=can_halve)
         divided = []
         for order in orders:
-            slot = next(more_slots) if order.half == 1 else placed.slot
+            reply_slot = next(more_slots) if order.half == 1 else placed.slot
             personal_slot = None
             if placed.order.task.personal is not None and order.half is None:
                 personal_slot = next(more_slots)
-            divided.append(replace(placed, order=order, slot=slot, personal_slot=personal_slot))
+            divided.append(
+                replace(placed, order=order, slot=reply_slot, personal_slot=personal_slot)
+            )
         return divided
 
     def _with_rows(self, placed: PlacedOrder, result: ClientResult) -> ClientResult:
@@ -458,60 +491,68 @@ class ClientPool:
 
         Long jobs come first, so that no worker starts one when the others have almost finished.
         """
-        groups: dict[Hashable, list[PlacedOrder]] = {}
+        # Clients whose steps have the same shape can share a block.
+        orders_by_key: dict[Hashable, list[PlacedOrder]] = {}
         for placed in placed_orders:
-            groups.setdefault(self._block_key(placed.order), []).append(placed)
+            orders_by_key.setdefault(self._block_key(placed.order), []).append(placed)
         blocks: list[list[PlacedOrder]] = []
-        for group in groups.values():
-            blocks += self._cut(group)
+        for similar_orders in orders_by_key.values():
+            blocks += self._cut(similar_orders)
         return sorted(blocks, key=lambda block: -sum(map(self._size, block)))
 
     def _training_data(self, order: Order) -> Split:
         """The training examples of a client; an order for a half trains on half of them."""
-        step = self.world.step(order.round + 1)
-        return self.worker.data(order.client, order.task.holdout.share, step).train
+        time_step = self.world.step(order.round + 1)
+        return self.worker.data(order.client, order.task.holdout.share, time_step).train
 
     def _size(self, placed: PlacedOrder) -> int:
         """The number of training examples of an order; about that of a half with whole subjects."""
-        size = len(self._training_data(placed.order))
-        return size if placed.order.half is None else size // 2
+        example_count = len(self._training_data(placed.order))
+        return example_count if placed.order.half is None else example_count // 2
 
     def _block_key(self, order: Order) -> Hashable:
         """The properties that all clients of a block share; for a client that trains alone, its id."""
         task = order.task
-        alone = (order.client, order.half, order.beside_halves)
-        mixes = task.personal is not None and task.personal.mixture is not None
+        client_alone = (order.client, order.half, order.beside_halves)
+        mixes_models = task.personal is not None and task.personal.mixture is not None
         only_measures = task.measure and not (
             task.trains or task.personal or task.holdout.report_losses
         )
+        # Measuring needs no equal steps. Training does, and some tasks cannot be done in blocks at
+        # all.
         if self.width > 1 and only_measures:
             return task.measure, task.offered
-        if self.width == 1 or task.gradient or not task.trains or mixes:
-            return alone
-        data = self._training_data(order)
-        if order.half is not None and data.subjects is not None:
+        if self.width == 1 or task.gradient or not task.trains or mixes_models:
+            return client_alone
+        training_data = self._training_data(order)
+        if order.half is not None and training_data.subjects is not None:
             # Halves of whole subjects have several sizes.
-            data = data.at(local.halves(data, order.client_draws)[order.half])
+            training_data = training_data.at(
+                local.halves(training_data, order.client_draws)[order.half]
+            )
         elif order.half is not None:
-            data = data.at(slice(len(data) // 2))
+            training_data = training_data.at(slice(len(training_data) // 2))
         try:
-            batches = goes_with(data, order.training, self.fewest_in_a_step, self.equal_batches)
+            batch_shapes = goes_with(
+                training_data, order.training, self.fewest_in_a_step, self.equal_batches
+            )
         except ValueError:
             # It cannot make a step, and its task reports this error.
-            return alone
-        return order.training, task.stages, task.personal, order.lr, batches
+            return client_alone
+        return order.training, task.stages, task.personal, order.lr, batch_shapes
 
-    def _cut(self, group: Sequence[PlacedOrder]) -> Iterator[list[PlacedOrder]]:
+    def _cut(self, similar_orders: Sequence[PlacedOrder]) -> Iterator[list[PlacedOrder]]:
         """Cut a group into as few blocks as possible; clients with similar numbers of examples share a block."""
-        by_size = sorted(group, key=self._size)
-        block_count = math.ceil(len(group) / self.width)
-        for block in range(block_count):
-            start = block * len(group) // block_count
-            end = (block + 1) * len(group) // block_count
-            yield by_size[start:end]
+        by_size = sorted(similar_orders, key=self._size)
+        # Blocks of about equal numbers of clients.
+        block_count = math.ceil(len(similar_orders) / self.width)
+        for block_number in range(block_count):
+            block_start = block_number * len(similar_orders) // block_count
+            block_end = (block_number + 1) * len(similar_orders) // block_count
+            yield by_size[block_start:block_end]
 
     def start_model(
-        self, plan: Plan, task: Task, own_values: Tensor | None, chosen: Sequence[int]
+        self, plan: Plan, task: Task, own_values: Tensor | None, chosen_rows: Sequence[int]
     ) -> Tensor:
         """Return the model from which a client trained: the mean of those that it chose, with its own layers.
 
@@ -520,13 +561,15 @@ class ClientPool:
             task: The client's task.
             own_values: The values ``(d,)`` of the layers that stay at the client, NaN in the other
                 columns.
-            chosen: The chosen models, as rows of the plan's models.
+            chosen_rows: The chosen models, as rows of the plan's models.
 
         Returns:
             The model ``(d,)``.
         """
         kept_layers = self._kept_layers(task, own_values)
-        return local.mean_model([own_layers(plan.models[row], kept_layers) for row in chosen])
+        return local.mean_model(
+            [own_layers(plan.models[row_number], kept_layers) for row_number in chosen_rows]
+        )
 
     def _kept_layers(self, task: Task, own_values: Tensor | None) -> Tensor | None:
         """The client's own values of the layers that it keeps in a task; NaN in the other columns."""
@@ -534,24 +577,26 @@ class ClientPool:
             return None
         return torch.where(self.mask(task.local_layers), own_values, torch.nan)
 
-    def taken(self, assignment: Assignment, key: tuple[int, int, int]) -> Assignment:
+    def taken(self, assignment: Assignment, exchange_key: tuple[int, int, int]) -> Assignment:
         """Return an assignment in which every client is served by the model of lowest loss on its training data.
 
         Args:
             assignment: The assignment.
-            key: The seed, the exchange, and the round counted from 0.
+            exchange_key: The seed, the exchange, and the round counted from 0.
         """
         if len(assignment.models) == 1:
             return assignment
+        # A task that chooses one of all models and does not train.
         task = Task(offered=tuple(range(len(assignment.models))), epochs=0)
         plan = Plan(models=assignment.models, tasks=dict.fromkeys(assignment.row, task))
-        results = self.train(plan, sorted(assignment.row), {}, key)
-        model_of = {client: result.chosen[0] for client, result in results.items()}
-        groups = [
-            [client for client in model_of if model_of[client] == model]
-            for model in sorted(set(model_of.values()))
-        ]
-        return replace(assignment, row=model_of, groups=as_groups(groups))
+        results = self.train(plan, sorted(assignment.row), {}, exchange_key)
+        model_of_client = {client: result.chosen[0] for client, result in results.items()}
+        # The groups: clients that chose the same model.
+        clients_of_model: dict[int, list[Client]] = {}
+        for client, chosen_model in model_of_client.items():
+            clients_of_model.setdefault(chosen_model, []).append(client)
+        groups = [clients for _, clients in sorted(clients_of_model.items())]
+        return replace(assignment, row=model_of_client, groups=as_groups(groups))
 
     # -- testing
     # ------------------------------------------------------------------------------------------------------
@@ -573,47 +618,53 @@ class ClientPool:
         Raises:
             EngineError: A test failed.
         """
-        step = self.world.step(position.round)
+        time_step = self.world.step(position.round)
         neighbours = assignment.neighbours
         # The rows made for single clients, and for each combination of models the test examples of
         # their clients: clients with equal examples and equal targets share a test.
         personal_rows: list[Tensor] = []
         tests: dict[tuple[int, ...], dict[tuple[int, int], dict[int, list[Client]]]] = {}
         for client in sorted(assignment.row):
-            rows = assignment.serving(client)
+            row_numbers = assignment.serving(client)
             own_values = position.own(assignment, client)
             if own_values is not None:
                 first_row = len(assignment.models) + len(personal_rows)
-                personal_rows += [own_layers(assignment.models[row], own_values) for row in rows]
-                rows = tuple(range(first_row, first_row + len(rows)))
-            test = self.world.steps[step][client].test
+                personal_rows += [
+                    own_layers(assignment.models[row_number], own_values)
+                    for row_number in row_numbers
+                ]
+                row_numbers = tuple(range(first_row, first_row + len(row_numbers)))
+            test_split = self.world.steps[time_step][client].test
             # With neighbours, a result depends on the client's training data, too.
-            examples = (client, client)
+            example_key = (client, client)
             if neighbours is None:
-                examples = (id(test.inputs), id(test.index))
-            same_examples = tests.setdefault(rows, {}).setdefault(examples, {})
-            same_examples.setdefault(id(test.targets), []).append(client)
+                example_key = (id(test_split.inputs), id(test_split.index))
+            same_examples = tests.setdefault(row_numbers, {}).setdefault(example_key, {})
+            same_examples.setdefault(id(test_split.targets), []).append(client)
 
         def run_tests() -> dict[tuple[tuple[int, ...], Client], Sums]:
-            jobs: list[list[Test]] = []
-            for rows, by_examples in tests.items():
-                jobs += self._test_jobs(rows, list(by_examples.values()), neighbours, step)
-            return self._sums(jobs, assignment.models, personal_rows)
+            test_jobs: list[list[Test]] = []
+            for row_numbers, by_examples in tests.items():
+                test_jobs += self._test_jobs(
+                    row_numbers, list(by_examples.values()), neighbours, time_step
+                )
+            return self._sums(test_jobs, assignment.models, personal_rows)
 
-        sums = run_tests()
-        has_drawn = any(DRAWN in totals for totals in sums.values())
+        test_sums = run_tests()
+        has_drawn = any(DRAWN in metric_totals for metric_totals in test_sums.values())
         if neighbours is None and not self.draws_in_tests and has_drawn:
             # Clients that share a batch would draw each other's random numbers: test each of them
             # alone.
             self.draws_in_tests = True
-            sums = run_tests()
+            test_sums = run_tests()
+        # Clients that share a test share its metrics.
         objective = self.world.objective
         scores: dict[Client, dict[str, float]] = {}
-        for rows, by_examples in tests.items():
+        for row_numbers, by_examples in tests.items():
             for by_targets in by_examples.values():
                 for clients in by_targets.values():
-                    totals = sums.get((rows, clients[0]), {})
-                    metrics = objective.scores(totals) | objective.error_sums(totals)
+                    metric_totals = test_sums.get((row_numbers, clients[0]), {})
+                    metrics = objective.scores(metric_totals) | objective.error_sums(metric_totals)
                     scores.update(dict.fromkeys(clients, metrics))
         return dict(sorted(scores.items()))
 
@@ -621,22 +672,25 @@ class ClientPool:
         self, jobs: Sequence[Sequence[Test]], models: Tensor, personal: Sequence[Tensor]
     ) -> dict[tuple[tuple[int, ...], Client], Sums]:
         """Carry out tests; return the sums of each client's parts, by the rows of its models and the client."""
-        sums: dict[tuple[tuple[int, ...], Client], Sums] = {}
-        for job, results in zip(jobs, self.put(models, personal).run(jobs), strict=True):
-            for test, totals_of_clients in zip(job, results, strict=True):
-                for client, totals in zip(test.clients, totals_of_clients, strict=True):
-                    sums_of_client = sums.setdefault((test.rows, client), {})
-                    for metric, (value, count) in totals.items():
+        sums_by_test: dict[tuple[tuple[int, ...], Client], Sums] = {}
+        for test_job, results in zip(jobs, self.put(models, personal).run(jobs), strict=True):
+            for test, totals_of_clients in zip(test_job, results, strict=True):
+                for client, metric_totals in zip(test.clients, totals_of_clients, strict=True):
+                    sums_of_client = sums_by_test.setdefault((test.rows, client), {})
+                    for metric, (metric_sum, example_count) in metric_totals.items():
                         earlier_value, earlier_count = sums_of_client.get(metric, (0.0, 0))
-                        sums_of_client[metric] = (earlier_value + value, earlier_count + count)
-        return sums
+                        sums_of_client[metric] = (
+                            earlier_value + metric_sum,
+                            earlier_count + example_count,
+                        )
+        return sums_by_test
 
     def _test_jobs(
         self,
-        rows: tuple[int, ...],
+        row_numbers: tuple[int, ...],
         client_tests: Sequence[ClientTests],
         neighbours: Neighbours | None,
-        step: int,
+        time_step: int,
     ) -> Iterator[list[Test]]:
         """Jobs of at most :data:`EXAMPLES_PER_TEST` examples, all of the same models; with neighbours, of one client each."""
         # One client for each set of targets, and the examples of each test.
@@ -645,49 +699,65 @@ class ClientPool:
         for by_targets in client_tests:
             clients = tuple(same_targets[0] for same_targets in by_targets.values())
             clients_of_tests.append(clients)
-            examples.append(self.world.steps[step][clients[0]].test)
+            examples.append(self.world.steps[time_step][clients[0]].test)
+        # One job per client, because no test may draw another one's random numbers.
         if self.draws_in_tests and neighbours is None:
-            for clients, test in zip(clients_of_tests, examples, strict=True):
+            for clients, test_split in zip(clients_of_tests, examples, strict=True):
                 for client in clients:
-                    yield [Test(rows, (client,), slice(0, len(test)), step=step, apart=True)]
+                    yield [
+                        Test(
+                            row_numbers,
+                            (client,),
+                            slice(0, len(test_split)),
+                            step=time_step,
+                            apart=True,
+                        )
+                    ]
             return
         jobs: list[JobParts]
         if neighbours is not None:
-            jobs = [[(number, slice(0, len(test)))] for number, test in enumerate(examples)]
+            jobs = [
+                [(test_number, slice(0, len(test_split)))]
+                for test_number, test_split in enumerate(examples)
+            ]
         else:
-            whole = self.mixes_examples or self.world.objective.whole
-            overlap = len(examples) > 1 and not whole and self._overlap(step)
-            jobs = cut(examples, whole=whole, overlap=overlap)
+            is_whole = self.mixes_examples or self.world.objective.whole
+            overlap = len(examples) > 1 and not is_whole and self._overlap(time_step)
+            jobs = cut(examples, whole=is_whole, overlap=overlap)
         for job in jobs:
             yield [
-                Test(rows, clients_of_tests[number], positions, neighbours, step)
-                for number, positions in job
+                Test(row_numbers, clients_of_tests[test_number], positions, neighbours, time_step)
+                for test_number, positions in job
             ]
 
-    def _overlap(self, step: int) -> bool:
+    def _overlap(self, time_step: int) -> bool:
         """Whether the clients' test data overlap so much that it may pay to compute common examples once."""
-        if step not in self._overlaps:
+        if time_step not in self._overlaps:
+            # Clients with the same examples count once.
             distinct_tests = {}
-            for client_data in self.world.steps[step].values():
-                test = client_data.test
-                distinct_tests[id(test.inputs), id(test.index)] = test
+            for client_data in self.world.steps[time_step].values():
+                test_split = client_data.test
+                distinct_tests[id(test_split.inputs), id(test_split.index)] = test_split
             # Positions of the test examples in each pool of examples.
             pool_positions: dict[int, list[np.ndarray]] = {}
-            for test in distinct_tests.values():
-                pool_positions.setdefault(id(test.inputs), []).append(test.index.numpy())
+            for test_split in distinct_tests.values():
+                pool_positions.setdefault(id(test_split.inputs), []).append(
+                    test_split.index.numpy()
+                )
+            # A tenth of common examples is the least that may pay.
             total_count = sum(map(len, distinct_tests.values()))
             distinct_count = 0
             for positions in pool_positions.values():
                 distinct_count += int(np.count_nonzero(np.bincount(np.concatenate(positions))))
-            self._overlaps[step] = bool(distinct_count <= 0.9 * total_count)
-        return self._overlaps[step]
+            self._overlaps[time_step] = bool(distinct_count <= 0.9 * total_count)
+        return self._overlaps[time_step]
 
 
-def cut(tests: Sequence[Split], *, whole: bool, overlap: bool) -> list[JobParts]:
+def cut(test_splits: Sequence[Split], *, whole: bool, overlap: bool) -> list[JobParts]:
     """Cut tests into jobs of about :data:`EXAMPLES_PER_TEST` examples.
 
     Args:
-        tests: The examples of each test.
+        test_splits: The examples of each test.
         whole: Whether no test may be cut.
         overlap: Whether to look for examples that several tests have in common. They go into one
             job, where they are computed once, if this saves enough for the smaller parts into which
@@ -697,20 +767,23 @@ def cut(tests: Sequence[Split], *, whole: bool, overlap: bool) -> list[JobParts]
         For each job, the number of each test that has a part in it, and the positions of the part's
         examples.
     """
-    if not any(map(len, tests)):
+    if not any(map(len, test_splits)):
         return []
-    test_count = len(tests)
-    sizes = np.array([len(test) for test in tests], dtype=np.int64)
-    starts = np.cumsum(sizes) - sizes
+    test_count = len(test_splits)
+    # Where the examples of each test begin, if all are in one long row.
+    test_sizes = np.array([len(test_split) for test_split in test_splits], dtype=np.int64)
+    test_starts = np.cumsum(test_sizes) - test_sizes
     # All examples of all tests, one after the other: the test of each, its job by its position, and
     # its part: the examples of one test in one job.
-    test_of_example = np.repeat(np.arange(test_count), sizes)
-    example_positions = np.repeat(starts, sizes) if whole else np.arange(len(test_of_example))
+    test_of_example = np.repeat(np.arange(test_count), test_sizes)
+    example_positions = (
+        np.repeat(test_starts, test_sizes) if whole else np.arange(len(test_of_example))
+    )
     part_of_example = example_positions // EXAMPLES_PER_TEST * test_count + test_of_example
     if overlap:
         # Common examples come into one job if the examples that this saves outweigh the additional
         # parts.
-        distinct_numbers = _distinct_numbers(tests)
+        distinct_numbers = _distinct_numbers(test_splits)
         shared_part = distinct_numbers // EXAMPLES_PER_TEST * test_count + test_of_example
         saved_examples = len(test_of_example) - 1 - distinct_numbers.max()
         more_parts = len(np.unique(shared_part)) - len(np.unique(part_of_example))
@@ -721,25 +794,25 @@ def cut(tests: Sequence[Split], *, whole: bool, overlap: bool) -> list[JobParts]
     part_ends = np.diff(part_of_example[order]).nonzero()[0] + 1
     jobs: dict[int, JobParts] = {}
     for examples_of_part in np.split(order, part_ends):
-        job, test = divmod(int(part_of_example[examples_of_part[0]]), test_count)
-        positions = examples_of_part - starts[test]
+        job_number, test_number = divmod(int(part_of_example[examples_of_part[0]]), test_count)
+        positions = examples_of_part - test_starts[test_number]
         part_positions: slice | np.ndarray = positions
         if positions[-1] - positions[0] == len(positions) - 1:
             part_positions = slice(int(positions[0]), int(positions[-1]) + 1)
-        jobs.setdefault(job, []).append((test, part_positions))
+        jobs.setdefault(job_number, []).append((test_number, part_positions))
     return list(jobs.values())
 
 
-def _distinct_numbers(tests: Sequence[Split]) -> np.ndarray:
+def _distinct_numbers(test_splits: Sequence[Split]) -> np.ndarray:
     """For each example of tests, one after the other, the number of its distinct example, in the order in which these come."""
     # The key of an example: the number of its pool, and its position there.
     pool_numbers: dict[int, int] = {}
-    keys = []
-    for test in tests:
-        pool_number = pool_numbers.setdefault(id(test.inputs), len(pool_numbers))
-        keys.append((pool_number << 40) + test.index.long().numpy())
+    example_keys = []
+    for test_split in test_splits:
+        pool_number = pool_numbers.setdefault(id(test_split.inputs), len(pool_numbers))
+        example_keys.append((pool_number << 40) + test_split.index.long().numpy())
     _, first_positions, key_of_example = np.unique(
-        np.concatenate(keys), return_index=True, return_inverse=True
+        np.concatenate(example_keys), return_index=True, return_inverse=True
     )
     numbers = np.empty(len(first_positions), dtype=np.int64)
     numbers[first_positions.argsort()] = np.arange(len(first_positions))

@@ -24,12 +24,12 @@ only some clients are asked in a round, all of these may be broken by chance, an
 
 
 def check_refusals(
-    round: int,
+    round_number: int,
     refused: Mapping[Client, str],
     answered: Collection[Client],
     present_clients: Collection[Client],
     roster: Roster,
-    missed: Collection[Client],
+    missed_clients: Collection[Client],
 ) -> None:
     """Check that a round had an answer, if any client answered: without one the models stay as they are, and nobody notices.
 
@@ -40,44 +40,49 @@ def check_refusals(
     present when they were last asked.
 
     Args:
-        round: The number of the round.
+        round_number: The number of the round.
         refused: Client -> why its reply was refused.
         answered: Clients whose replies were used in some exchange of the round.
         present_clients: Clients that were present.
         roster: The clients that may take part.
-        missed: Members that have not answered since they were last asked, after the round.
+        missed_clients: Members that have not answered since they were last asked, after the round.
 
     Raises:
         RefusedError: All replies were refused.
     """
-    honest = sorted(set(refused) - set(roster.attacks))
-    if answered or not honest:
+    # A round with an answer, or with refused adversaries only, does not end the run.
+    honest_clients = sorted(set(refused) - set(roster.attacks))
+    if answered or not honest_clients:
         return
+    # The refusals must be too many to be chance: in the first round, or of most clients since they
+    # were last asked.
     many_refused = len(refused) >= min(MIN_REFUSED_CLIENTS, len(present_clients))
     all_honest = isinstance(roster, World) and not roster.attacks
-    silent = set(missed) & set(present_clients)
-    most_silent = len(silent) >= SILENT_SHARE * len(present_clients)
-    in_first_round = many_refused and round == 1
+    silent_clients = set(missed_clients) & set(present_clients)
+    most_silent = len(silent_clients) >= SILENT_SHARE * len(present_clients)
+    in_first_round = many_refused and round_number == 1
     if not in_first_round and not (most_silent and (many_refused or all_honest)):
         return
-    client = honest[0]
-    why = refused[client]
-    name = roster.client_names.get(client, client)
-    replies = "the only reply was refused"
+    # Name one client and its reason, and say what to change.
+    client = honest_clients[0]
+    refusal = refused[client]
+    client_name = roster.client_names.get(client, client)
+    refused_replies = "the only reply was refused"
     if len(refused) > 1:
-        replies = f"all {len(refused)} replies were refused"
+        refused_replies = f"all {len(refused)} replies were refused"
     raise RefusedError(
-        f"round {round}: {replies}, for example that of client {name}: {why}; {_remedy(why)}"
+        f"round {round_number}: {refused_replies}, for example that of client {client_name}: {refusal}; {_remedy(refusal)}"
     )
 
 
-def _remedy(why: str) -> str:
+def _remedy(refusal: str) -> str:
     """What to change if replies are refused for this reason."""
-    if "robust.most_examples" in why:
+    # The first reason that fits decides: a wrong limit, or numbers that grew without bound.
+    if "robust.most_examples" in refusal:
         return "use a larger robust.most_examples"
-    if not any(word in why for word in ("norm", "finite", "infinite", "NaN")):
+    if not any(numeric_word in refusal for numeric_word in ("norm", "finite", "infinite", "NaN")):
         return "no model can learn from such replies"
     remedy = 'standardize the inputs (standardize = "pooled") or use a smaller training.lr'
-    if "robust.norms" in why:
+    if "robust.norms" in refusal:
         remedy += ", or a larger robust.norms if such updates are right"
     return remedy

@@ -100,26 +100,32 @@ def rounds(
         EngineError: Training fails.
         SettingError: Method, world and boundary do not fit together.
     """
+    # Check all settings before the first client trains.
     hardware = Hardware(workers=workers, width=width, device=device, precision=precision)
     hardware.check(world)
     wire, federation = setup(method, world, seed, boundary or Boundary())
-    first = Position(round=0, exchange=0, state=method.init(federation), members=federation.clients)
+    first_position = Position(
+        round=0, exchange=0, state=method.init(federation), members=federation.clients
+    )
     if start is not None:
-        check_start(start, first, method, world, wire)
-    position = replace(start or first, names=world.client_names)
+        check_start(start, first_position, method, world, wire)
+    position = replace(start or first_position, names=world.client_names)
     with ClientPool(world, wire, hardware, robust, remote) as pool:
         while position.round < rounds:
+            # One communication round: its exchanges, and the method's steps.
             clock = Clock()
-            steps = round_steps(method, world, wire, position, seed, clock)
-            finished_round = carry(steps, partial(exchange, pool, seed=seed, clock=clock))
+            exchange_steps = round_steps(method, world, wire, position, seed, clock)
+            finished_round = carry(exchange_steps, partial(exchange, pool, seed=seed, clock=clock))
             position = finished_round.position
             # The server does not know which model serves a client; the experimenter sees it.
             if finished_round.assignment.hidden:
                 with clock("evaluate"):
-                    key = (seed, position.exchange, position.round - 1)
-                    finished_round = _with_taken_models(pool, finished_round, key)
-            number = finished_round.number
-            if number % eval_every == 0 or number == rounds:
+                    exchange_key = (seed, position.exchange, position.round - 1)
+                    finished_round = _with_taken_models(pool, finished_round, exchange_key)
+            # Every ``eval_every`` rounds, and after the last one, clients test the models that
+            # serve them.
+            round_number = finished_round.number
+            if round_number % eval_every == 0 or round_number == rounds:
                 with clock("evaluate"):
                     scores = pool.evaluate(finished_round.assignment, position)
                 finished_round = finished_round.tested(scores)
@@ -127,18 +133,24 @@ def rounds(
                 finished_round,
                 notes=(*finished_round.notes, *pool.notes()),
                 main=world.objective.main,
-                nets=Nets(world.model, wire, world.objective, world.steps[world.step(number)]),
+                nets=Nets(
+                    world.model, wire, world.objective, world.steps[world.step(round_number)]
+                ),
             )
 
 
 def check_start(
-    start: Position, first: Position, method: Method[Any], world: World, wire: Wire
+    start_position: Position,
+    first_position: Position,
+    method: Method[Any],
+    world: World,
+    wire: Wire,
 ) -> None:
     """Check that a run of a method over a world can continue from a position.
 
     Args:
-        start: The position.
-        first: The position before the first round of such a run.
+        start_position: The position.
+        first_position: The position before the first round of such a run.
         method: The method.
         world: The world; it may have more clients than the position.
         wire: The wire between its clients and the server.
@@ -146,42 +158,47 @@ def check_start(
     Raises:
         SettingError: The position is of another method, another model, or other clients.
     """
-    if type(start.state) is not type(first.state):
-        expected_type = type(first.state).__name__
-        start_type = type(start.state).__name__
+    # The state must be of this method, its models of this size, and its clients those of the world.
+    if type(start_position.state) is not type(first_position.state):
+        expected_type = type(first_position.state).__name__
+        start_type = type(start_position.state).__name__
         raise SettingError(
             f"start is the position of another method: {method.name} has a {expected_type}, and it has a {start_type}"
         )
-    size = method.assignment(start.state).models.shape[1]
-    if size != wire.layout.size:
+    model_length = method.assignment(start_position.state).models.shape[1]
+    if model_length != wire.layout.size:
         raise SettingError(
-            f"start is the position of a model with {size:,} numbers, and the world's has {wire.layout.size:,}"
+            f"start is the position of a model with {model_length:,} numbers, and the world's has {wire.layout.size:,}"
         )
-    for client in start.members:
-        name = start.names.get(client, str(client))
+    for client in start_position.members:
+        client_name = start_position.names.get(client, str(client))
         if client not in world.clients:
-            raise SettingError(f"start has the client {name}, and the world does not")
-        if client in start.names and name != world.name(client):
+            raise SettingError(f"start has the client {client_name}, and the world does not")
+        if client in start_position.names and client_name != world.name(client):
             raise SettingError(
-                f"start has {name} as client {client}, and the world has {world.name(client)}: make the world with after= the"
-                " earlier one, and its clients keep their numbers"
+                f"start has {client_name} as client {client}, and the world has {world.name(client)}: "
+                "make the world with after= the earlier one, and its clients keep their numbers"
             )
 
 
-def _with_taken_models(pool: ClientPool, finished_round: Round, key: tuple[int, int, int]) -> Round:
+def _with_taken_models(
+    pool: ClientPool, finished_round: Round, exchange_key: tuple[int, int, int]
+) -> Round:
     """A round with the models that clients take by themselves, for the experimenter to see, and a note that says so."""
-    assignment = pool.taken(finished_round.assignment, key)
+    assignment = pool.taken(finished_round.assignment, exchange_key)
     clients = tuple(sorted(assignment.row))
-    text = "each client takes the model of lowest loss on its training data; the server does not know which"
-    note = Note(
+    note_text = "each client takes the model of lowest loss on its training data; the server does not know which"
+    choice_note = Note(
         kind="choose",
         effect="divides",
         clients=clients,
-        text=text,
+        text=note_text,
         parts=assignment.groups,
         values={"model": dict(assignment.row)},
     )
-    return replace(finished_round, assignment=assignment, notes=(*finished_round.notes, note))
+    return replace(
+        finished_round, assignment=assignment, notes=(*finished_round.notes, choice_note)
+    )
 
 
 def setup(
@@ -204,10 +221,11 @@ def setup(
     wire = wire_of(world, seed, boundary)
     check_membership(method, world)
     boundary.check_method(method)
+    # What a method may know of the clients before the first round.
     layout = wire.layout
     federation = Federation(
         clients=world.attendance.founders(world.clients),
-        draw=lambda i: wire.first_model(i, world.model),
+        draw=lambda model_number: wire.first_model(model_number, world.model),
         columns=layout.columns,
         tensors=layout.tensors,
         dense=layout.dense,
@@ -292,15 +310,16 @@ def round_steps(
         RefusedError: All replies of the round were refused, see :func:`check_refusals`.
         SettingError: The method makes a plan that the wire does not allow.
     """
+    # Clients that have joined since the last round become members.
     first_exchange = position.exchange
     position, notes_of_arrivals = admit_new(method, roster, position)
     present_clients = present(roster.attendance, position)
-    notes = list(notes_of_arrivals)
-    tally = RoundTally()
+    round_notes = list(notes_of_arrivals)
+    round_tally = RoundTally()
     ends_round = False
     while not ends_round:
         if position.exchange - first_exchange == MAX_EXCHANGES:
-            raise EngineError(_no_end(position.round + 1, tally, roster.client_names))
+            raise EngineError(_no_end(position.round + 1, round_tally, roster.client_names))
         # The method makes a plan, and its tasks go to the clients that answer.
         cohort = Cohort(present=present_clients, exchange=position.exchange, seed=seed)
         with clock("server"):
@@ -309,60 +328,66 @@ def round_steps(
         for _, part in plan.leaves():
             wire.check(part, method.name)
         answered_plan = answering(roster.attendance, plan, position.exchange, seed)
-        replies, kept = yield answered_plan, position
+        replies, kept_values = yield answered_plan, position
         # The method takes its step with the replies.
         with clock("server"):
-            state = method.step(position.state, replies)
-            notes.extend(method.explain(state))
+            next_state = method.step(position.state, replies)
+            round_notes.extend(method.explain(next_state))
+        # The position moves on by one exchange, and at the end of the round by one round.
         ends_round = plan.ends_round
         position = replace(
             position,
             round=position.round + ends_round,
             exchange=position.exchange + 1,
-            state=state,
-            kept=kept,
+            state=next_state,
+            kept=kept_values,
         )
-        tally.add(plan, answered_plan, replies, wire)
+        round_tally.add(plan, answered_plan, replies, wire)
     # Clients that have been silent for too many rounds leave.
-    missed = missed_rounds(
+    missed_by_member = missed_rounds(
         position.missed,
         position.members,
-        tally.asked_clients,
-        tally.answered_clients,
+        round_tally.asked_clients,
+        round_tally.answered_clients,
         present_clients,
     )
     check_refusals(
-        position.round, tally.refused, tally.answered_clients, present_clients, roster, missed
+        position.round,
+        round_tally.refused,
+        round_tally.answered_clients,
+        present_clients,
+        roster,
+        missed_by_member,
     )
     position, notes_of_departures = retire_silent(
         method,
         position,
-        tally.asked_clients,
-        tally.answered_clients,
+        round_tally.asked_clients,
+        round_tally.answered_clients,
         present_clients,
         roster.attendance.patience,
     )
-    notes += notes_of_departures
+    round_notes += notes_of_departures
     return Round(
         number=position.round,
         position=position,
         assignment=method.assignment(position.state),
-        notes=tuple(notes),
-        refused=tally.refused,
-        released=tally.released,
+        notes=tuple(round_notes),
+        refused=round_tally.refused,
+        released=round_tally.released,
         exchanges=position.exchange - first_exchange,
-        asked=tally.tasks,
-        answered=tally.answered_tasks,
+        asked=round_tally.tasks,
+        answered=round_tally.answered_tasks,
         scores=None,
-        bytes_up=tally.bytes_up,
-        bytes_down=tally.bytes_down,
-        evaluations=tally.evaluations,
+        bytes_up=round_tally.bytes_up,
+        bytes_down=round_tally.bytes_down,
+        evaluations=round_tally.evaluations,
         seconds=clock.seconds,
         adversaries=tuple(sorted(roster.attacks)),
-        silent=tuple(sorted(tally.asked_clients - tally.answered_clients)),
-        claimed=tally.claimed,
-        counted=tally.counted,
-        scaled=tally.scaled,
+        silent=tuple(sorted(round_tally.asked_clients - round_tally.answered_clients)),
+        claimed=round_tally.claimed,
+        counted=round_tally.counted,
+        scaled=round_tally.scaled,
         names=roster.client_names,
     )
 
@@ -408,6 +433,7 @@ class RoundTally:
             replies: The replies.
             wire: The wire between clients and server.
         """
+        # Who was asked, who answered, and what limits did to the replies.
         self.tasks += len(plan.asked)
         self.answered_tasks += len(replies.clients)
         self.asked_clients.update(plan.asked)
@@ -417,6 +443,7 @@ class RoundTally:
         examples = dict(zip(replies.clients, replies.examples.tolist(), strict=True))
         self.counted.update({client: examples[client] for client in replies.limits.claimed})
         self.scaled.update(replies.limits.scaled)
+        # Privacy is spent, and bytes flow, only for updates that were sent.
         sent_plan = as_sent(answered_plan, replies)
         for _, part in sent_plan.leaves():
             for client, task in part.tasks.items():
@@ -428,34 +455,35 @@ class RoundTally:
         self.evaluations += evaluations(plan)
 
 
-def carry(steps: Steps, exchange: Callable[[Plan, Position], ExchangeResult]) -> Round:
+def carry(exchange_steps: Steps, exchange: Callable[[Plan, Position], ExchangeResult]) -> Round:
     """Run the round of :func:`round_steps` to its end.
 
     Args:
-        steps: The generator of :func:`round_steps`.
+        exchange_steps: The generator of :func:`round_steps`.
         exchange: Function that carries out a plan, given the plan and its position.
 
     Returns:
         The round, not tested yet.
     """
-    plan, position = next(steps)
+    # The generator yields a plan, and takes the replies to it.
+    plan, position = next(exchange_steps)
     while True:
         try:
-            plan, position = steps.send(exchange(plan, position))
+            plan, position = exchange_steps.send(exchange(plan, position))
         except StopIteration as stop:
             finished_round: Round = stop.value
             return finished_round
 
 
-def _no_end(number: int, tally: RoundTally, names: Mapping[Client, str]) -> str:
-    text = (
-        f"round {number} has not ended after {MAX_EXCHANGES} exchanges, in which "
-        f"{tally.answered_tasks} of {tally.tasks} tasks were answered"
+def _no_end(round_number: int, round_tally: RoundTally, client_names: Mapping[Client, str]) -> str:
+    error_text = (
+        f"round {round_number} has not ended after {MAX_EXCHANGES} exchanges, in which "
+        f"{round_tally.answered_tasks} of {round_tally.tasks} tasks were answered"
     )
-    if tally.refused:
-        client, refusal = next(iter(tally.refused.items()))
-        text += (
-            f"; {len(tally.refused)} clients were refused, for example client "
-            f"{names.get(client, client)}: {refusal}"
+    if round_tally.refused:
+        client, refusal = next(iter(round_tally.refused.items()))
+        error_text += (
+            f"; {len(round_tally.refused)} clients were refused, for example client "
+            f"{client_names.get(client, client)}: {refusal}"
         )
-    return text
+    return error_text

@@ -37,11 +37,11 @@ class Ensemble(nn.Module):
         self.nets = nn.ModuleList(nets)
         self.combine = combine
 
-    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+    def forward(self, *inputs: Any, **named_inputs: Any) -> Tensor:
         """The combined outputs of the nets for these inputs."""
-        outputs = [net(*inputs, **named) for net in self.nets]
+        net_outputs = [member_net(*inputs, **named_inputs) for member_net in self.nets]
         # Transformers return an object with the logits.
-        logits = [getattr(output, "logits", output) for output in outputs]
+        logits = [getattr(net_output, "logits", net_output) for net_output in net_outputs]
         return self.combine(torch.stack(logits))
 
 
@@ -63,16 +63,16 @@ class Nets:
 
     def __call__(
         self,
-        rows: Sequence[Tensor],
-        kept: Tensor | None,
+        model_rows: Sequence[Tensor],
+        kept_values: Tensor | None,
         client: Client,
         neighbours: Neighbours | None = None,
     ) -> nn.Module:
         """Return the net of a client.
 
         Args:
-            rows: Its models, each ``(d,)``, as the server has them; several are an ensemble.
-            kept: Its own values ``(d,)`` of layers that stay with it, NaN in the other columns;
+            model_rows: Its models, each ``(d,)``, as the server has them; several are an ensemble.
+            kept_values: Its own values ``(d,)`` of layers that stay with it, NaN in the other columns;
                 None for none.
             client: The client.
             neighbours: How its nearest training examples take part; None if they do not.
@@ -80,22 +80,32 @@ class Nets:
         Returns:
             A new net in evaluation mode.
         """
-        nets = [self._net(own_layers(row, kept)) for row in rows]
+        # A client is served by one net, an ensemble, or a net with its nearest training examples.
+        member_nets = [self._net(own_layers(model_row, kept_values)) for model_row in model_rows]
         if neighbours is not None:
-            return self._with_neighbours(nets[0], client, neighbours).eval()
-        served = nets[0] if len(nets) == 1 else Ensemble(nets, self.objective.combine)
-        return predicting(served, self.objective.target_scale).eval()
+            return self._with_neighbours(member_nets[0], client, neighbours).eval()
+        served_net = (
+            member_nets[0]
+            if len(member_nets) == 1
+            else Ensemble(member_nets, self.objective.combine)
+        )
+        return predicting(served_net, self.objective.target_scale).eval()
 
     def _with_neighbours(self, net: nn.Module, client: Client, neighbours: Neighbours) -> nn.Module:
-        data = local.held_out(self.clients[client], neighbours.holdout, self.wire.seed, client)
+        # The features of the training examples are the memory; the held-out ones give its weight.
+        client_data = local.held_out(
+            self.clients[client], neighbours.holdout, self.wire.seed, client
+        )
         learner = local.Learner(net, self.objective)
         with seeded(0):
-            memory, weight = local.remembered(learner, learner.layout.row(net), data, neighbours)
-        return local.WithNeighbours(net, neighbours.layer, memory, weight)
+            neighbour_memory, neighbour_weight = local.remembered(
+                learner, learner.layout.row(net), client_data, neighbours
+            )
+        return local.WithNeighbours(net, neighbours.layer, neighbour_memory, neighbour_weight)
 
-    def _net(self, row: Tensor) -> nn.Module:
+    def _net(self, model_row: Tensor) -> nn.Module:
         layout = self.wire.layout
-        opened_row = self.wire.open(row).clone()
+        opened_row = self.wire.open(model_row).clone()
         layout.raise_variances(opened_row)
         # What no row has, such as frozen parameters, is what the engine's clients have.
         with seeded(0):

@@ -26,19 +26,21 @@ def traffic(plan: Plan, wire: Wire) -> tuple[int, int]:
     """
     bytes_up = 0
     bytes_down = 0
-    columns_of: dict[tuple[str, ...], tuple[int, int]] = {}
+    columns_of_layers: dict[tuple[str, ...], tuple[int, int]] = {}
     # Held-out losses: the number of examples, sums, and products.
     for model_count in held_models(plan).values():
         bytes_up += (1 + model_count + model_count * (model_count + 1) // 2) * NUMBER_BYTES
-    for need, task, sketch, model_slots in _tasks_of(plan, wire.layout.size):
-        if task.local_layers not in columns_of:
-            columns_of[task.local_layers] = wire.columns(task)
-        parameters, others = columns_of[task.local_layers]
-        row_numbers = parameters + others
+    # Each task costs the offered models on the way down, and the reply on the way up.
+    for need, task, sketch_length, model_slots in _tasks_of(plan, wire.layout.size):
+        # The columns that are sent, which are fewer if layers stay at the client.
+        if task.local_layers not in columns_of_layers:
+            columns_of_layers[task.local_layers] = wire.columns(task)
+        parameter_columns, other_columns = columns_of_layers[task.local_layers]
+        row_numbers = parameter_columns + other_columns
         question = task.private.question
         if question is not None:
             states_cell = question.asks_cell and not model_slots
-            bytes_up += (states_cell or question.length(sketch)) * NUMBER_BYTES
+            bytes_up += (states_cell or question.length(sketch_length)) * NUMBER_BYTES
             bytes_down += question.sent * NUMBER_BYTES
         # No model is sent to a client that only answers a question.
         if need == "sums" and not (task.trains or task.measure):
@@ -46,8 +48,8 @@ def traffic(plan: Plan, wire: Wire) -> tuple[int, int]:
         if not (row_numbers or task.measure or task.holdout.report_losses):
             continue
         both_halves = task.halves and need != "sums"
-        updates = task.trains * task.private.sends_update * (2 if both_halves else 1)
-        update_bytes = updates * wire.bytes_of(parameters, others)
+        update_count = task.trains * task.private.sends_update * (2 if both_halves else 1)
+        update_bytes = update_count * wire.bytes_of(parameter_columns, other_columns)
         if model_slots:
             # An update in each slot, and the number of clients in it.
             bytes_up += model_slots * (update_bytes + NUMBER_BYTES)
@@ -57,23 +59,23 @@ def traffic(plan: Plan, wire: Wire) -> tuple[int, int]:
     return bytes_up, bytes_down
 
 
-def _tasks_of(plan: Plan, d: int) -> Iterator[tuple[Need, Task, int, int]]:
+def _tasks_of(plan: Plan, row_length: int) -> Iterator[tuple[Need, Task, int, int]]:
     """All tasks of a plan's parts: (what the part needs, task, numbers of a sketch, slots of a hidden plan)."""
     for _, part in plan.leaves():
         for task in part.tasks.values():
             yield (
                 part.need,
                 task,
-                sketch_size(part, d),
+                sketch_size(part, row_length),
                 len(part.models) * part.private.hides_choices,
             )
 
 
 def _reply_numbers(task: Task, wire: Wire) -> int:
     """Numbers in a reply besides the update: the example count, choices, loss and accuracy per model."""
-    measured = 2 * len(task.offered) if task.measure else 0
-    choice = task.choose if task.choose < len(task.offered) else 0
-    return wire.counts + measured + choice
+    measured_numbers = 2 * len(task.offered) if task.measure else 0
+    choice_numbers = task.choose if task.choose < len(task.offered) else 0
+    return wire.counts + measured_numbers + choice_numbers
 
 
 def as_sent(plan: Plan, replies: Replies) -> Plan:
@@ -89,28 +91,31 @@ def as_sent(plan: Plan, replies: Replies) -> Plan:
     Returns:
         The plan in which only clients that sent two updates have ``halves``.
     """
-    parts = {name: as_sent(part, replies.parts[name]) for name, part in plan.parts.items()}
+    # First the parts of the plan, then the tasks of the plan itself.
+    sent_parts = {
+        part_name: as_sent(part, replies.parts[part_name]) for part_name, part in plan.parts.items()
+    }
     sent_both = () if replies.halves is None else replies.halves.clients
     sent_one_update = set(replies.clients) - set(sent_both)
-    tasks = dict(plan.tasks)
-    for client in sent_one_update.intersection(tasks):
-        if tasks[client].halves:
-            tasks[client] = replace(tasks[client], halves=False)
-    return replace(plan, tasks=tasks, parts=parts)
+    sent_tasks = dict(plan.tasks)
+    for client in sent_one_update.intersection(sent_tasks):
+        if sent_tasks[client].halves:
+            sent_tasks[client] = replace(sent_tasks[client], halves=False)
+    return replace(plan, tasks=sent_tasks, parts=sent_parts)
 
 
 def evaluations(plan: Plan) -> int:
     """Return the number of measurements that a plan asks for: one client, one model."""
     tasks = [task for _, part in plan.leaves() for task in part.tasks.values()]
-    measured = sum(len(task.offered) for task in tasks if task.measure)
-    return measured + held_models(plan).total()
+    measured_models = sum(len(task.offered) for task in tasks if task.measure)
+    return measured_models + held_models(plan).total()
 
 
 def held_models(plan: Plan) -> Counter[Client]:
     """Return the number of models of which each client reports held-out losses."""
-    models: Counter[Client] = Counter()
+    model_counts: Counter[Client] = Counter()
     for _, part in plan.leaves():
         for client, task in part.tasks.items():
             if task.holdout.report_losses:
-                models[client] += 1 + (task.personal is not None)
-    return models
+                model_counts[client] += 1 + (task.personal is not None)
+    return model_counts

@@ -129,16 +129,18 @@ class Worker:
             EngineError: A task failed.
         """
         try:
+            # Several clients with steps of the same shape train as one block.
             jobs = [self._job(placed) for placed in block]
             if len(jobs) == 1:
                 results = iter([local.answer(self.learner, jobs[0])])
             else:
                 results = local.answer_together(self.learner, jobs)
             return [
-                (placed, self._written(placed, result))
-                for placed, result in zip(block, results, strict=True)
+                (placed, self._written(placed, client_result))
+                for placed, client_result in zip(block, results, strict=True)
             ]
         except Exception as error:
+            # The error names the client, if only one has trained.
             subject = f"a block of {len(block)} clients"
             hint = "; --width 1 trains each client alone"
             if len(block) == 1:
@@ -148,75 +150,81 @@ class Worker:
 
     def _job(self, placed: PlacedOrder) -> local.Job:
         order = placed.order
-        personal = None
+        personal_model = None
         if placed.personal_row is not None:
-            personal = self.wire.open(self.models[placed.personal_row])
-        job = local.Job(
+            personal_model = self.wire.open(self.models[placed.personal_row])
+        client_job = local.Job(
             order,
-            [self.wire.open(self.models[row]) for row in placed.rows],
+            [self.wire.open(self.models[row_number]) for row_number in placed.rows],
             self.data(order.client, order.task.holdout.share, self.world.step(order.round + 1)),
-            personal,
+            personal_model,
             placed.personal_weight,
         )
-        return job.of_order(order)
+        return client_job.of_order(order)
 
-    def data(self, client: Client, holdout: float, step: int) -> ClientData:
+    def data(self, client: Client, held_out_share: float, time_step: int) -> ClientData:
         """Return a client's data in a time step.
 
         Args:
             client: The client.
-            holdout: The share of its training examples that is held out if it has no validation
+            held_out_share: The share of its training examples that is held out if it has no validation
                 part.
-            step: The time step.
+            time_step: The time step.
         """
-        key = (client, holdout, step)
-        if key not in self._data:
-            self._data[key] = local.held_out(
-                self.world.steps[step][client], holdout, self.wire.seed, client
+        data_key = (client, held_out_share, time_step)
+        # A worker splits a client's data once, also for later exchanges.
+        if data_key not in self._data:
+            self._data[data_key] = local.held_out(
+                self.world.steps[time_step][client], held_out_share, self.wire.seed, client
             )
-        return self._data[key]
+        return self._data[data_key]
 
     def _written(self, placed: PlacedOrder, result: ClientResult) -> ClientResult:
         """Write the rows of a result to the reply matrix; return it without them, refused if need be."""
         order = placed.order
-        refused = None
+        refusal = None
         # Of an order beside both halves, the update does not count.
         if not order.beside_halves and result.update is None:
             # Clear the row of an earlier exchange.
             self.replies[placed.slot] = 0.0
             self.sketches[placed.slot : placed.slot + 1] = 0.0
         elif not order.beside_halves and result.update is not None:
-            refused = self._write_update(placed, result.update)
+            refusal = self._write_update(placed, result.update)
         if placed.personal_slot is not None and result.personal is not None:
             self.replies[placed.personal_slot] = self.wire.seal(result.personal)
             # With noise, a refusal would reveal something about the data.
             if result.personal_values is None and not self.wire.boundary.noise:
-                refused = local.PERSONAL_NOT_FINITE
+                refusal = local.PERSONAL_NOT_FINITE
         # The server does not learn losses that the objective cannot have.
-        losses = list(result.losses)
+        reported_losses = list(result.losses)
         if result.held_losses is not None and result.held_losses.size:
-            losses.append(float(result.held_losses.min()))
-        refused = refused or self.plausible.flaw(losses, result.accuracies, str(order.task.measure))
-        return replace(result, updates=(), personal=None, refused=refused)
+            reported_losses.append(float(result.held_losses.min()))
+        refusal = refusal or self.plausible.flaw(
+            reported_losses, result.accuracies, str(order.task.measure)
+        )
+        return replace(result, updates=(), personal=None, refused=refusal)
 
     def _write_update(self, placed: PlacedOrder, update: Tensor) -> str | None:
         """Write an update as the server receives it, and its sketch; return why it is refused."""
         order = placed.order
         wire = self.wire
-        attack = self.world.attacks.get(order.client)
+        client_attack = self.world.attacks.get(order.client)
         keep_mask = wire.layout.mask(order.task.local_layers) if order.task.local_layers else None
-        update = local.sent_update(update, attack, order, wire.layout, keep_mask)
-        number = update_number(order.number, order.half or 0)
-        sent = wire.send(update, order.client, order.exchange, keep_mask, number)
-        self.replies[placed.slot] = sent
+        # What leaves the client: the update, changed by an attack, and protected by the boundary.
+        update = local.sent_update(update, client_attack, order, wire.layout, keep_mask)
+        noise_number = update_number(order.number, order.half or 0)
+        sent_update = wire.send(update, order.client, order.exchange, keep_mask, noise_number)
+        self.replies[placed.slot] = sent_update
         # With noise only the noised row is checked: a refusal because of the other one would reveal
         # something about the data.
-        rows = [sent] if wire.boundary.noise or sent is update else [update, sent]
+        checked_rows = [sent_update]
+        if not wire.boundary.noise and sent_update is not update:
+            checked_rows.append(update)
         if order.sketch:
-            sketched = sent if keep_mask is None else sent.masked_fill(keep_mask, 0.0)
-            rows += unchecked_sketch(sketched[None, slice(*order.columns)], order.sketch)
-            self.sketches[placed.slot] = rows[-1]
-        return None if local.all_finite(rows) else local.UPDATE_NOT_FINITE
+            sketched = sent_update if keep_mask is None else sent_update.masked_fill(keep_mask, 0.0)
+            checked_rows += unchecked_sketch(sketched[None, slice(*order.columns)], order.sketch)
+            self.sketches[placed.slot] = checked_rows[-1]
+        return None if local.all_finite(checked_rows) else local.UPDATE_NOT_FINITE
 
     # -- testing
     # ------------------------------------------------------------------------------------------------------
@@ -233,7 +241,7 @@ class Worker:
         Raises:
             EngineError: A test failed.
         """
-        first = tests[0]
+        first_test = tests[0]
         try:
             return self._sums_of_tests(tests)
         except Exception as error:
@@ -241,38 +249,48 @@ class Worker:
                 # One by one, to find the client whose test fails.
                 return [self.test([test])[0] for test in tests]
             raise EngineError(
-                f"client {self.world.name(first.clients[0])} failed in its test: {sentence(error)}"
+                f"client {self.world.name(first_test.clients[0])} failed in its test: {sentence(error)}"
             ) from error
 
     def _sums_of_tests(self, tests: Sequence[Test]) -> list[list[Sums]]:
         """The sums of each test, one entry per client of it."""
-        first = tests[0]
+        first_test = tests[0]
         test_splits = []
         for test in tests:
             test_splits += [self.world.steps[test.step][client].test for client in test.clients]
         # Tests may draw random numbers, too.
-        with self.learner.scope((0,), *test_splits) as scope:
-            models = [self.wire.open(self.models[row]) for row in first.rows]
-            neighbours = first.neighbours
+        with self.learner.scope((0,), *test_splits) as random_scope:
+            opened_models = [
+                self.wire.open(self.models[row_number]) for row_number in first_test.rows
+            ]
+            neighbours = first_test.neighbours
             if neighbours is not None:
-                return [[self._with_neighbours(models[0], test, neighbours)] for test in tests]
-            sums_of_tests = self.learner.sums(models, [self._part(test) for test in tests])
-            has_drawn = scope.own_code and not first.apart and scope.moved
+                return [
+                    [self._with_neighbours(opened_models[0], test, neighbours)] for test in tests
+                ]
+            sums_of_tests = self.learner.sums(opened_models, [self._part(test) for test in tests])
+            has_drawn = random_scope.own_code and not first_test.apart and random_scope.moved
         if not has_drawn:
             return sums_of_tests
         marked_sums = []
         for sums_of_clients in sums_of_tests:
-            marked_sums.append([{**sums, DRAWN: (1.0, 1)} for sums in sums_of_clients])
+            marked_sums.append(
+                [{**client_sums, DRAWN: (1.0, 1)} for client_sums in sums_of_clients]
+            )
         return marked_sums
 
-    def _with_neighbours(self, model: Tensor, test: Test, neighbours: Neighbours) -> Sums:
-        data = self.data(test.clients[0], neighbours.holdout, test.step)
-        return local.sums_with_neighbours(self.learner, model, data, neighbours)
+    def _with_neighbours(self, model_row: Tensor, test: Test, neighbours: Neighbours) -> Sums:
+        client_data = self.data(test.clients[0], neighbours.holdout, test.step)
+        return local.sums_with_neighbours(self.learner, model_row, client_data, neighbours)
 
     def _part(self, test: Test) -> local.Part:
-        clients = self.world.steps[test.step]
-        places = test.positions
-        positions = torch.tensor(places) if isinstance(places, np.ndarray) else places
-        first = clients[test.clients[0]].test
-        targets = [clients[client].test.at(positions).targets for client in test.clients]
-        return first.inputs, first.index[positions], targets
+        data_of_clients = self.world.steps[test.step]
+        # The clients share their test inputs, and each has its own targets.
+        positions: slice | Tensor
+        if isinstance(test.positions, slice):
+            positions = test.positions
+        else:
+            positions = torch.tensor(test.positions)
+        first_split = data_of_clients[test.clients[0]].test
+        targets = [data_of_clients[client].test.at(positions).targets for client in test.clients]
+        return first_split.inputs, first_split.index[positions], targets

@@ -60,8 +60,8 @@ class WorkerLost(EngineError):
 
 def default_workers() -> int:
     """Cores that this process may use; 1 if it cannot fork processes safely, or not at all (in a worker of a pool)."""
-    forks = sys.platform == "linux" and not multiprocessing.current_process().daemon
-    return len(os.sched_getaffinity(0)) if forks else 1
+    can_fork = sys.platform == "linux" and not multiprocessing.current_process().daemon
+    return len(os.sched_getaffinity(0)) if can_fork else 1
 
 
 def shared_matrix(rows: int, columns: int) -> Tensor:
@@ -79,15 +79,18 @@ def shared_matrix(rows: int, columns: int) -> Tensor:
     """
     if not rows or not columns:
         return torch.empty(rows, columns)
+    # Anonymous memory, or a file if there is not enough memory.
     byte_count = rows * columns * 4
     if byte_count > available_memory() / 2:
-        with tempfile.TemporaryFile() as file:
+        with tempfile.TemporaryFile() as unnamed_file:
             # A full disk is an error here, not a crash at some later write.
-            os.posix_fallocate(file.fileno(), 0, byte_count)
-            memory = mmap.mmap(file.fileno(), byte_count)
+            os.posix_fallocate(unnamed_file.fileno(), 0, byte_count)
+            shared_memory = mmap.mmap(unnamed_file.fileno(), byte_count)
     else:
-        memory = mmap.mmap(-1, byte_count)
-    return torch.frombuffer(memory, dtype=torch.float32, count=rows * columns).view(rows, columns)
+        shared_memory = mmap.mmap(-1, byte_count)
+    return torch.frombuffer(shared_memory, dtype=torch.float32, count=rows * columns).view(
+        rows, columns
+    )
 
 
 @contextmanager
@@ -138,7 +141,7 @@ class Workers:
             self.processes.append(process)
             self.pipes.append(parent_pipe)
 
-    def _serve(self, pipe: Connection, parent_pipes: list[Connection]) -> None:
+    def _serve(self, job_pipe: Connection, parent_pipes: list[Connection]) -> None:
         """Main loop of a worker: take lists of jobs until the parent sends None or has ended."""
         # If these stayed open, the pipe would not show that the parent has ended.
         for parent_pipe in parent_pipes:
@@ -152,8 +155,8 @@ class Workers:
         gc.freeze()
         _keep_memory()
         with suppress(EOFError, OSError):
-            while (jobs := pipe.recv()) is not None:
-                pipe.send(self._run_share(jobs))
+            while (jobs := job_pipe.recv()) is not None:
+                job_pipe.send(self._run_share(jobs))
 
     def _run_share(
         self, jobs: Sequence[Any]
@@ -190,52 +193,54 @@ class Workers:
         """
         if self.count == 1:
             return self._run_here(jobs)
+        # Results are stored by position, so the order in which workers finish does not matter.
         self.next_job.value = 0
         results: list[Any] = [None] * len(jobs)
         first_failure = None
         # All workers get the list, and take jobs from it until none is left.
         process_of_pipe = dict(zip(self.pipes, self.processes, strict=True))
-        for pipe, process in process_of_pipe.items():
+        for worker_pipe, worker_process in process_of_pipe.items():
             try:
-                pipe.send(list(jobs))
+                worker_pipe.send(list(jobs))
             except OSError:
-                raise _worker_lost(process) from None
+                raise _worker_lost(worker_process) from None
         while process_of_pipe:
             ready_pipes = wait(list(process_of_pipe))
-            for pipe in list(process_of_pipe):
-                if pipe not in ready_pipes:
+            for worker_pipe in list(process_of_pipe):
+                if worker_pipe not in ready_pipes:
                     continue
-                process = process_of_pipe.pop(pipe)
+                worker_process = process_of_pipe.pop(worker_pipe)
                 try:
-                    results_of_worker, failure = pipe.recv()
+                    results_of_worker, failure = worker_pipe.recv()
                 except (EOFError, OSError):
-                    raise _worker_lost(process) from None
+                    raise _worker_lost(worker_process) from None
                 first_failure = first_failure or failure
-                for position, result in results_of_worker:
-                    results[position] = result
+                for position, job_result in results_of_worker:
+                    results[position] = job_result
         if first_failure:
             raise EngineError(*first_failure)
         return results
 
     def _run_here(self, jobs: Sequence[Any]) -> list[Any]:
-        threads = torch.get_num_threads()
+        threads_before = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
             return [self.work(job) for job in jobs]
         except Exception as error:
             raise EngineError(sentence(error), traceback.format_exc()) from error
         finally:
-            torch.set_num_threads(threads)
+            torch.set_num_threads(threads_before)
 
     def close(self) -> None:
         """End the processes; a busy one is killed."""
         # A process that was forked later has a copy of this object.
         if os.getpid() != self.owner:
             return
-        for pipe in self.pipes:
+        # Ask the processes to end, and kill those that do not.
+        for worker_pipe in self.pipes:
             with suppress(OSError):
-                pipe.send(None)
-            pipe.close()
+                worker_pipe.send(None)
+            worker_pipe.close()
         deadline = time.monotonic() + IDLE_GRACE_SECONDS
         for process in self.processes:
             process.join(timeout=max(deadline - time.monotonic(), 0.0))
@@ -336,10 +341,12 @@ class Hardware:
     precision: str = "fp32"
 
     def __post_init__(self) -> None:
-        for name in ("workers", "width"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise SettingError(f"{name} must be an integer >= 1, got {value!r}")
+        for setting_name in ("workers", "width"):
+            setting_value = getattr(self, setting_name)
+            if setting_value is not None and (
+                not isinstance(setting_value, int) or setting_value < 1
+            ):
+                raise SettingError(f"{setting_name} must be an integer >= 1, got {setting_value!r}")
         if self.precision not in PRECISIONS:
             raise SettingError(
                 f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}"
@@ -368,14 +375,15 @@ class Hardware:
         Raises:
             SettingError: The device is missing, or the model does not allow this width.
         """
+        # First the device, then whether the model can be trained in blocks of this width.
         if self._kind() == "cuda" and not torch.cuda.is_available():
             raise SettingError(
                 f"device {self.device!r} cannot be used: this PyTorch finds no CUDA GPU; cpu always works"
             )
-        count = torch.cuda.device_count()
-        if self._kind() == "cuda" and (torch.device(self.device).index or 0) >= count:
+        gpu_count = torch.cuda.device_count()
+        if self._kind() == "cuda" and (torch.device(self.device).index or 0) >= gpu_count:
             raise SettingError(
-                f"device {self.device!r} cannot be used: the last GPU here is cuda:{count - 1}"
+                f"device {self.device!r} cannot be used: the last GPU here is cuda:{gpu_count - 1}"
             )
         with seeded(0):
             self.block(world.model(), world)
@@ -414,6 +422,7 @@ class Hardware:
         Raises:
             SettingError: ``width`` is greater than 1, and the model cannot be trained in blocks.
         """
+        # A block needs a model that can be computed for several clients at once.
         obstacle = _obstacle(module)
         if obstacle is None and not _has_tensor_inputs(world):
             obstacle = "inputs that are not single tensors"
@@ -427,7 +436,7 @@ class Hardware:
             return MAX_WIDTH_ON_A_GPU if _has_block_loss(module, world) else 1
         # On a CPU, blocks pay for small nets of fast modules.
         parameters = sum(parameter.numel() for parameter in module.parameters())
-        is_fast = all(type(part) in _FAST_MODULES for part in module.modules())
+        is_fast = all(type(inner_module) in _FAST_MODULES for inner_module in module.modules())
         if not is_fast or _step_operations(parameters, world) > MAX_BLOCK_OPERATIONS:
             return 1
         if not _has_block_loss(module, world):
@@ -437,36 +446,43 @@ class Hardware:
 
 def _obstacle(module: nn.Module) -> str | None:
     """Why a module cannot be computed for several models at once; None if it can."""
-    for part in module.modules():
-        if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0:
+    for inner_module in module.modules():
+        if isinstance(inner_module, nn.modules.dropout._DropoutNd) and inner_module.p > 0:
             return "dropout, which draws separate random numbers for each client"
-        if isinstance(part, nn.RNNBase):
+        if isinstance(inner_module, nn.RNNBase):
             return "recurrent layers, which torch cannot compute for several models at once"
-        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+        if isinstance(inner_module, nn.modules.batchnorm._BatchNorm):
             continue
-        for buffer in part._buffers.values():
+        for buffer in inner_module._buffers.values():
             if buffer is not None and buffer.is_floating_point():
-                return f"buffers in {type(part).__name__}, which may change as it is trained"
+                return (
+                    f"buffers in {type(inner_module).__name__}, which may change as it is trained"
+                )
     return None
 
 
 def _has_tensor_inputs(world: World) -> bool:
     """Whether the inputs of all clients are single tensors in memory."""
-    return all(isinstance(data.train.inputs, torch.Tensor) for data in world.clients.values())
+    return all(
+        isinstance(client_data.train.inputs, torch.Tensor) for client_data in world.clients.values()
+    )
 
 
 def _has_block_loss(module: nn.Module, world: World) -> bool:
     """Whether the loss can be computed for several clients at once, tried with some examples of the first one."""
+    # Coterie's own losses can be computed in blocks; a loss of the user's is tried.
     objective = world.objective
     loss = objective.loss.loss if isinstance(objective.loss, LossOfStandardized) else objective.loss
     # Clients with these losses have always trained alone, and rounding would change.
     if loss in (squared_error, binary_cross_entropy):
         return False
-    first = world.clients[min(world.clients)].train
-    if not isinstance(first.targets, torch.Tensor) or objective.takes_classes(first.targets):
-        return isinstance(first.targets, torch.Tensor)
+    first_split = world.clients[min(world.clients)].train
+    if not isinstance(first_split.targets, torch.Tensor) or objective.takes_classes(
+        first_split.targets
+    ):
+        return isinstance(first_split.targets, torch.Tensor)
     was_training = module.training
-    inputs = numbers(first.inputs.index_select(0, first.index[:TRIED_EXAMPLES]))
+    inputs = numbers(first_split.inputs.index_select(0, first_split.index[:TRIED_EXAMPLES]))
     try:
         with seeded(0), torch.no_grad():
             outputs = module.eval()(inputs.to(next(module.parameters()).device))
@@ -476,13 +492,13 @@ def _has_block_loss(module: nn.Module, world: World) -> bool:
     finally:
         module.train(was_training)
     return isinstance(outputs, torch.Tensor) and for_several_models(
-        objective.loss, outputs, first.targets[:TRIED_EXAMPLES]
+        objective.loss, outputs, first_split.targets[:TRIED_EXAMPLES]
     )
 
 
 def _step_operations(parameters: int, world: World) -> float:
     """Operations of one step of a dense net at the client with most examples: 3 passes of 2 per weight and example."""
-    most_examples = max(len(data.train) for data in world.clients.values())
+    most_examples = max(len(client_data.train) for client_data in world.clients.values())
     # A batch of 0 means all examples.
-    batch = min(world.training.batch, most_examples) or most_examples
-    return 6.0 * parameters * batch
+    batch_size = min(world.training.batch, most_examples) or most_examples
+    return 6.0 * parameters * batch_size

@@ -40,19 +40,19 @@ def stated(boundary: Boundary) -> ConfigRecord:
     Returns:
         The record.
     """
-    digest = ""
+    secret_digest = ""
     if boundary.secret is not None:
-        digest = hashlib.sha256(f"coterie boundary {boundary.secret}".encode()).hexdigest()
-    return ConfigRecord({SETTINGS: _settings(boundary), SECRET: digest})
+        secret_digest = hashlib.sha256(f"coterie boundary {boundary.secret}".encode()).hexdigest()
+    return ConfigRecord({SETTINGS: _settings(boundary), SECRET: secret_digest})
 
 
-def unlike(content: RecordDict, boundary: Boundary, secret: str | None) -> str | None:
+def unlike(content: RecordDict, boundary: Boundary, expected_secret: str | None) -> str | None:
     """Compare the boundary and the secret of a reply with those expected.
 
     Args:
         content: The content of the reply.
         boundary: The server's boundary.
-        secret: The digest of the other clients' secret. None if it is unknown.
+        expected_secret: The digest of the other clients' secret. None if it is unknown.
 
     Returns:
         Why the reply cannot be used, or None if it can.
@@ -61,6 +61,7 @@ def unlike(content: RecordDict, boundary: Boundary, secret: str | None) -> str |
         if boundary == Boundary():
             return None
         return "it has no boundary, but the server's strategy has one; its app needs the mod boundary_mod"
+    # The settings must be equal, and the secret must be that of the other clients.
     node_settings = _stated(content)
     server_settings = _settings(boundary)
     if node_settings != server_settings:
@@ -68,21 +69,21 @@ def unlike(content: RecordDict, boundary: Boundary, secret: str | None) -> str |
             f"its boundary is {_changed_settings(node_settings)}, "
             f"and the server's is {_changed_settings(server_settings)}"
         )
-    if secret is not None and secret_of(content) != secret:
+    if expected_secret is not None and secret_of(content) != expected_secret:
         return "its boundary's secret differs from the other clients'"
     return None
 
 
 def secret_of(content: RecordDict) -> str:
     """Return the digest of a node's secret; empty if it has none."""
-    record = content.get(BOUNDARY)
-    return str(record.get(SECRET, "")) if isinstance(record, ConfigRecord) else ""
+    boundary_record = content.get(BOUNDARY)
+    return str(boundary_record.get(SECRET, "")) if isinstance(boundary_record, ConfigRecord) else ""
 
 
 def most_common(digests: Iterable[str]) -> str | None:
     """Return the digest that most clients report; None if there is none."""
-    common = Counter(digests).most_common(1)
-    return common[0][0] if common else None
+    most_common_digests = Counter(digests).most_common(1)
+    return most_common_digests[0][0] if most_common_digests else None
 
 
 def agrees(content: RecordDict, boundary: Boundary) -> bool:
@@ -92,8 +93,8 @@ def agrees(content: RecordDict, boundary: Boundary) -> bool:
 
 def _stated(content: RecordDict) -> Any:
     """The settings that a reply reports; None without them."""
-    record = content.get(BOUNDARY)
-    return record.get(SETTINGS) if isinstance(record, ConfigRecord) else None
+    boundary_record = content.get(BOUNDARY)
+    return boundary_record.get(SETTINGS) if isinstance(boundary_record, ConfigRecord) else None
 
 
 def _settings(boundary: Boundary) -> str:
@@ -101,13 +102,15 @@ def _settings(boundary: Boundary) -> str:
     return json.dumps(asdict(replace(boundary, secret=None)), sort_keys=True)
 
 
-def _changed_settings(text: Any) -> str:
+def _changed_settings(settings_text: Any) -> str:
     """The settings in a line of JSON that differ from the defaults, in words."""
     defaults = asdict(Boundary())
     try:
-        settings = json.loads(str(text)[:10_000])
+        settings = json.loads(str(settings_text)[:10_000])
         changed = [
-            f"{name} {value}" for name, value in settings.items() if defaults.get(name) != value
+            f"{setting_name} {setting_value}"
+            for setting_name, setting_value in settings.items()
+            if defaults.get(setting_name) != setting_value
         ]
     except (ValueError, AttributeError, RecursionError):
         return "unreadable"
@@ -150,7 +153,10 @@ def agreed(
     """
     # The range of plausible norms.
     drawn_norms = torch.stack(
-        [norms(wire.first_model(i, model), wire) for i in range(COMPARED_NETS)]
+        [
+            norms(wire.first_model(model_number, model), wire)
+            for model_number in range(COMPARED_NETS)
+        ]
     )
     smallest_norms = drawn_norms.amin(0) / MAX_NORM_FACTOR - 1e-6
     largest_norms = drawn_norms.amax(0) * MAX_NORM_FACTOR + 1e-6
@@ -167,7 +173,9 @@ def agreed(
     if not offers:
         return None
     # The offer with which most of the others agree; of equal ones the first.
-    equal_counts = [sum(_are_equal(offer, other) for other in offers) for offer in offers]
+    equal_counts = [
+        sum(_are_equal(offer, other_offer) for other_offer in offers) for offer in offers
+    ]
     largest_count = max(equal_counts)
     if 2 * largest_count <= len(offers):
         raise EngineError(
@@ -177,18 +185,20 @@ def agreed(
     return offers[equal_counts.index(largest_count)]
 
 
-def norms(row: Tensor, wire: Wire) -> Tensor:
+def norms(model_row: Tensor, wire: Wire) -> Tensor:
     """Return the norms of the two parts of a row that a rotation does not mix: trainable parameters, and the rest.
 
     Args:
-        row: The row ``(d,)``.
+        model_row: The row ``(d,)``.
         wire: The wire between clients and server.
 
     Returns:
         The two norms ``(2,)``.
     """
     trainable = wire.layout.trainable
-    return torch.stack([row[:trainable].double().norm(), row[trainable:].double().norm()])
+    return torch.stack(
+        [model_row[:trainable].double().norm(), model_row[trainable:].double().norm()]
+    )
 
 
 def _offer(
@@ -198,18 +208,20 @@ def _offer(
     difference = unlike(reply.content, wire.boundary, None)
     if difference:
         raise Unfit(difference)
-    arrays = messages.only(reply.content.array_records, ARRAYS, "array records")
-    row = messages.unpacked(arrays, wire.layout)
-    row_norms = norms(row, wire)
+    array_record = messages.only(reply.content.array_records, ARRAYS, "array records")
+    model_row = messages.unpacked(array_record, wire.layout)
+    row_norms = norms(model_row, wire)
     # NaN fails, too.
     if not bool(((row_norms >= smallest_norms) & (row_norms <= largest_norms)).all()):
         raise Unfit("its first model is not plausible for a newly initialised net")
-    return row, secret_of(reply.content)
+    return model_row, secret_of(reply.content)
 
 
 def _are_equal(offer: tuple[Tensor, str], other_offer: tuple[Tensor, str]) -> bool:
     """Whether two offers are equal up to rounding, which differs between machines."""
-    row, digest = offer
+    model_row, secret_digest = offer
     other_row, other_digest = other_offer
-    scale = float(row.double().square().mean().sqrt())
-    return digest == other_digest and torch.allclose(row, other_row, rtol=1e-3, atol=1e-4 * scale)
+    scale = float(model_row.double().square().mean().sqrt())
+    return secret_digest == other_digest and torch.allclose(
+        model_row, other_row, rtol=1e-3, atol=1e-4 * scale
+    )

@@ -158,31 +158,35 @@ def client_app(
         TypeError: Neither ``model`` and ``data`` nor ``participant`` are given, or both; or only
             one of ``train`` and ``test``.
     """
+    # The arguments must describe one participant, in one of the ways.
     if (participant is None) == (model is None or data is None):
         raise TypeError("client_app takes model and data, or participant")
     if (train is None) != (test is None) or (train is not None and participant is not None):
         raise TypeError("client_app takes train and test together, with model and data")
 
     # A simulation unpickles the app, and this token with it, for every message.
-    token = uuid4().hex
+    app_token = uuid4().hex
 
     def load(context: Context) -> tuple[Participant, training.Learner]:
         """The node's part and learner, made for the first of several messages."""
-        key = token, context.node_id
-        if key not in _LAST_PARTICIPANT:
+        participant_key = app_token, context.node_id
+        if participant_key not in _LAST_PARTICIPANT:
             _LAST_PARTICIPANT.clear()
             claim = claim_of_node(context)
             node = abs(context.node_id) if claim is None else claim.client
             # A node gets the same data each time, and other data than another node.
             with seeded(Purpose.OWN_CODE, node):
                 load_participant = participant or participant_of_arguments
-                loaded = load_participant(context)
+                loaded_participant = load_participant(context)
             app_schema = schema_of_app(context)
             if app_schema is not None:
-                loaded = replace(loaded, schema=app_schema)
+                loaded_participant = replace(loaded_participant, schema=app_schema)
             with seeded(0):
-                _LAST_PARTICIPANT[key] = loaded, loaded.learner()
-        return _LAST_PARTICIPANT[key]
+                _LAST_PARTICIPANT[participant_key] = (
+                    loaded_participant,
+                    loaded_participant.learner(),
+                )
+        return _LAST_PARTICIPANT[participant_key]
 
     def schema_of_app(context: Context) -> Schema | None:
         """The schema that the app gives, besides what the data show."""
@@ -192,10 +196,11 @@ def client_app(
     def participant_of_arguments(context: Context) -> Participant:
         assert data is not None
         assert model is not None
+        # With functions of its own, the app has data sets in place of Coterie's splits.
         if train is None or test is None:
             return Participant(data(context), model, objective or Objective())
-        splits, pool = client_data(data(context))
-        functions = Functions(train, test, pool)
+        splits, example_pool = client_data(data(context))
+        functions = Functions(train, test, example_pool)
         return Participant(splits, model, objective or Objective(), functions=functions)
 
     app = ClientApp(mods=list(mods))
@@ -214,6 +219,8 @@ def client_app(
     @app.evaluate()
     def test_task(message: Message, context: Context) -> Message:
         if message.metadata.message_type == QUERY:
+            # The query tells the server who this node is, whether it trains by itself, and what its
+            # data are.
             content = id_reply(claim_of_node(context), **{FUNCTIONS: int(train is not None)})
             schema_record = introduced(load, message.content, context)
             if schema_record is not None:
@@ -227,15 +234,15 @@ def client_app(
 
 
 def introduced(
-    load: Callable[[Context], tuple[Participant, training.Learner]],
-    query: RecordDict,
+    load_participant: Callable[[Context], tuple[Participant, training.Learner]],
+    query_content: RecordDict,
     context: Context,
 ) -> ConfigRecord | None:
     """Return what a node states about its data, and log it if the server refuses the node.
 
     Args:
-        load: Function that returns the node's part and its learner.
-        query: The content of the server's query. Its arrays are a model of the server.
+        load_participant: Function that returns the node's part and its learner.
+        query_content: The content of the server's query. Its arrays are a model of the server.
         context: Flower's context of the node.
 
     Returns:
@@ -245,11 +252,12 @@ def introduced(
     Raises:
         SettingError: The node's config says something else than how much to state.
     """
+    # What the node may state, and whether the server refuses it.
     sharing = schemas.sharing_of(context.node_config)
-    config = query.get(messages.CONFIG)
-    refusal = str(config.get(REFUSED, "")) if isinstance(config, ConfigRecord) else ""
+    query_config = query_content.get(messages.CONFIG)
+    refusal = str(query_config.get(REFUSED, "")) if isinstance(query_config, ConfigRecord) else ""
     try:
-        participant, learner = load(context)
+        participant, learner = load_participant(context)
         # To read an example may draw random numbers.
         with seeded(0):
             schema = participant.described()
@@ -266,15 +274,16 @@ def introduced(
                 f"the server refuses this node: {refusal}; this node's schema is {schema_text}"
             )
         )
+    # The schema goes to the server only as far as the node's operator allows.
     if sharing == schemas.NOTHING or not participant.compared:
         return None
-    server_model = query.get(ARRAYS)
+    server_model = query_content.get(ARRAYS)
     difference = ""
     if isinstance(server_model, ArrayRecord):
         node_tensors = learner.module.state_dict()
         difference = schemas.model_difference(
-            {name: tuple(tensor.shape) for name, tensor in node_tensors.items()},
-            {name: tuple(array.shape) for name, array in server_model.items()},
+            {tensor_name: tuple(tensor.shape) for tensor_name, tensor in node_tensors.items()},
+            {tensor_name: tuple(array.shape) for tensor_name, array in server_model.items()},
         )
     return schemas.record_of(schemas.Stated.of(schema, sharing, difference, versions()))
 
@@ -296,12 +305,13 @@ def trained(
     Raises:
         ValueError: The message has no task, or its models do not fit.
     """
+    # 1. Read the tasks. The server sends one for each part of the plan.
     orders = messages.orders_of(content)
     if isinstance(learner, FunctionLearner):
         learner.config = messages.app_config(content)
     # Own values of parts of the plan that have ended are deleted.
-    for part, before in orders[0].ended.items():
-        forget(context, orders[0], part, before)
+    for part_name, before_exchange in orders[0].ended.items():
+        forget(context, orders[0], part_name, before_exchange)
     examples = len(participant.data.train)
     if participant.attack:
         examples = participant.attack.claimed(examples)
@@ -311,30 +321,35 @@ def trained(
     results: list[tuple[ClientMemory, training.ClientResult]] = []
     # The models of the tasks are in the message one after the other.
     first_model = 0
-    for place, order in enumerate(orders):
-        memory = ClientMemory.of_order(context, learner.layout, order)
-        arrays = _arrays(content, first_model, len(order.task.offered))
+    for task_place, order in enumerate(orders):
+        client_memory = ClientMemory.of_order(context, learner.layout, order)
+        array_records = _arrays(content, first_model, len(order.task.offered))
         first_model += len(order.task.offered)
-        result = _carried_out(participant, learner, order, arrays, memory)
+        # 2. Carry out the task.
+        result = _carried_out(participant, learner, order, array_records, client_memory)
+        # 3. Put the results into records whose names contain the place of the task.
         keep_mask = None
         if order.task.local_layers:
             keep_mask = learner.layout.mask(order.task.local_layers)
-        for name, update in zip(messages.updates_of(place), result.updates, strict=False):
-            records[name] = messages.packed(update, learner.layout, without=keep_mask)
+        for record_name, update in zip(
+            messages.updates_of(task_place), result.updates, strict=False
+        ):
+            records[record_name] = messages.packed(update, learner.layout, without=keep_mask)
         if result.answer is not None:
-            answer = ArrayRecord({ANSWER: Array(result.answer)})
-            records[messages.of_task(ANSWER, place)] = answer
-        for name, value in _metrics(order, result).items():
-            metrics[messages.of_task(name, place)] = value
+            answer_record = ArrayRecord({ANSWER: Array(result.answer)})
+            records[messages.of_task(ANSWER, task_place)] = answer_record
+        for metric_name, metric_value in _metrics(order, result).items():
+            metrics[messages.of_task(metric_name, task_place)] = metric_value
         if result.held_losses is not None:
             held_losses_of_parts[order.part] = {order.client: result.held_losses}
-        results.append((memory, result))
+        results.append((client_memory, result))
+    # 4. Held-out losses of all tasks are reported together.
     if held_losses_of_parts:
         losses_of_client = held_losses(held_losses_of_parts)[orders[0].client]
         metrics |= messages.held_out_metrics(losses_of_client)
     # Own values are stored only if all tasks are done.
-    for memory, result in results:
-        memory.store(orders[0].exchange, result)
+    for client_memory, result in results:
+        client_memory.store(orders[0].exchange, result)
     return RecordDict({**records, METRICS_RECORD: MetricRecord(metrics)})
 
 
@@ -342,33 +357,37 @@ def _carried_out(
     participant: Participant,
     learner: training.Learner,
     order: Order,
-    arrays: Sequence[Any],
-    memory: ClientMemory,
+    array_records: Sequence[Any],
+    client_memory: ClientMemory,
 ) -> training.ClientResult:
     """Carry out the task of one part of a plan."""
     layout = learner.layout
     task_of_plan = order.task
-    stored_sketches = partial(memory.half_sketches_before, order.exchange)
+    stored_sketches = partial(client_memory.half_sketches_before, order.exchange)
     if order.hidden:
         # The client takes the model of its cell, which the server does not know.
         order = replace(order, task=flower_sums().task_as_taken(task_of_plan, stored_sketches()))
     task = order.task
     own_values = None
     if task.local_layers or task.personal is not None:
-        own_values = memory.own_values_before(order.exchange)
+        own_values = client_memory.own_values_before(order.exchange)
     kept_layers = None
     if task.local_layers and own_values is not None:
         kept_layers = torch.where(
             layout.mask(task.local_layers), own_values[: layout.size], torch.nan
         )
-    offered_arrays = [arrays[task_of_plan.offered.index(row)] for row in task.offered]
-    offered = _models(layout, offered_arrays, kept_layers)
-    job = _job(participant, layout, order, offered, own_values)
-    result = training.carry_out(learner, job, participant.attack, own_values)
+    # The models of the task, with the client's own layers in place of those that it was not sent.
+    offered_arrays = [
+        array_records[task_of_plan.offered.index(offered_row)] for offered_row in task.offered
+    ]
+    offered_models = _models(layout, offered_arrays, kept_layers)
+    # Measure, choose and train, exactly as a client of the in-process engine does.
+    client_job = _job(participant, layout, order, offered_models, own_values)
+    result = training.carry_out(learner, client_job, participant.attack, own_values)
     if own_values is not None:
-        result = replace(result, stored_at=memory.stored_at(order.exchange))
+        result = replace(result, stored_at=client_memory.stored_at(order.exchange))
     # The reply states positions in the offer of the plan, also of the model of a cell.
-    positions = tuple(task_of_plan.offered.index(row) for row in result.chosen)
+    positions = tuple(task_of_plan.offered.index(offered_row) for offered_row in result.chosen)
     result = replace(result, chosen=positions)
     if not order.sums:
         return result
@@ -395,16 +414,19 @@ def _job(
     participant: Participant,
     layout: Layout,
     order: Order,
-    offered: Sequence[Tensor],
+    offered_models: Sequence[Tensor],
     own_values: Tensor | None = None,
 ) -> training.Job:
     """An order with the models and this node's data."""
-    data = training.held_out(participant.data, order.task.holdout.share, order.seed, order.client)
+    # A personal model continues from the client's own values, if it has some and the task says so.
+    client_data = training.held_out(
+        participant.data, order.task.holdout.share, order.seed, order.client
+    )
     personal = order.task.personal
     if own_values is None or personal is None or personal.start != "own":
-        return training.Job(order, offered, data)
-    model, weight = without_weight(own_values, layout.size)
-    return training.Job(order, offered, data, model, weight)
+        return training.Job(order, offered_models, client_data)
+    personal_model, mixture_weight = without_weight(own_values, layout.size)
+    return training.Job(order, offered_models, client_data, personal_model, mixture_weight)
 
 
 def tested(
@@ -428,45 +450,60 @@ def tested(
     layout = learner.layout
     own_values = None
     if not order.plain:
-        memory = ClientMemory.of_order(context, layout, order)
-        own_values = memory.own_values_before(order.exchange)
-    models = _models(layout, _arrays(content, 0, len(order.task.offered)), own_values)
-    if order.hidden and len(models) > 1:
+        client_memory = ClientMemory.of_order(context, layout, order)
+        own_values = client_memory.own_values_before(order.exchange)
+    model_rows = _models(layout, _arrays(content, 0, len(order.task.offered)), own_values)
+    if order.hidden and len(model_rows) > 1:
         # The client takes the model of lowest loss on its training data.
-        result = training.carry_out(learner, _job(participant, layout, order, models))
-        models = [models[result.chosen[0]]]
-    test = participant.data.test
+        choice_result = training.carry_out(learner, _job(participant, layout, order, model_rows))
+        model_rows = [model_rows[choice_result.chosen[0]]]
+    test_split = participant.data.test
     neighbours = order.neighbours
     with seeded(0):
         if neighbours is None:
-            totals = learner.sums(models, [(test.inputs, test.index, [test.targets])])[0][0]
+            metric_totals = learner.sums(
+                model_rows, [(test_split.inputs, test_split.index, [test_split.targets])]
+            )[0][0]
         else:
-            data = training.held_out(participant.data, neighbours.holdout, order.seed, order.client)
-            totals = training.sums_with_neighbours(learner, models[0], data, neighbours)
+            client_data = training.held_out(
+                participant.data, neighbours.holdout, order.seed, order.client
+            )
+            metric_totals = training.sums_with_neighbours(
+                learner, model_rows[0], client_data, neighbours
+            )
     # Metrics without any example have no value.
-    counted = {metric: (total, count) for metric, (total, count) in totals.items() if count}
+    counted = {metric: totals for metric, totals in metric_totals.items() if totals[1]}
     objective = participant.objective
     scores = objective.scores(counted) | objective.error_sums(counted)
-    return RecordDict({METRICS_RECORD: MetricRecord({**scores, "num-examples": len(test)})})
+    return RecordDict({METRICS_RECORD: MetricRecord({**scores, "num-examples": len(test_split)})})
 
 
-def _arrays(content: RecordDict, first_model: int, count: int) -> list[Any]:
-    """The records of ``count`` offered models."""
-    return [content[messages.name_of(i)] for i in range(first_model, first_model + count)]
+def _arrays(content: RecordDict, first_model: int, model_count: int) -> list[Any]:
+    """The records of some of the offered models."""
+    return [
+        content[messages.name_of(model_number)]
+        for model_number in range(first_model, first_model + model_count)
+    ]
 
 
-def _models(layout: Layout, arrays: Sequence[Any], own_values: Tensor | None) -> list[Tensor]:
+def _models(
+    layout: Layout, array_records: Sequence[Any], own_values: Tensor | None
+) -> list[Tensor]:
     """The offered models with this client's own values in them; the server need not send layers that the client has."""
+    # Arrays may be missing only in columns of which the client has own values.
     own_columns = torch.zeros(layout.size, dtype=torch.bool)
     if own_values is not None:
         own_columns = ~own_values[: layout.size].isnan()
     try:
-        rows = [messages.unpacked(record, layout, may_lack=own_columns) for record in arrays]
+        model_rows = [
+            messages.unpacked(array_record, layout, may_lack=own_columns)
+            for array_record in array_records
+        ]
     except messages.Unfit as error:
         raise ValueError(
             f"invalid offered model: {error}; or this client has lost its personal layers"
         ) from None
-    return [own_layers(row, own_values) for row in rows]
+    return [own_layers(model_row, own_values) for model_row in model_rows]
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -505,7 +542,7 @@ class ValueStore(Protocol):
         """Return the values of an exchange."""
         ...
 
-    def put(self, exchange: int, record: ArrayRecord) -> None:
+    def put(self, exchange: int, array_record: ArrayRecord) -> None:
         """Store the values of an exchange."""
         ...
 
@@ -513,65 +550,75 @@ class ValueStore(Protocol):
         """Delete the values of an exchange."""
         ...
 
-    def forget(self, before: int) -> None:
+    def forget(self, before_exchange: int) -> None:
         """Delete the values from before an exchange, also those of parts of this part."""
         ...
 
 
-def digests(part: str) -> list[str]:
+def digests(part_name: str) -> list[str]:
     """Return names for the store of a part of a plan, one for each part that it is a part of; none for the empty name.
 
     The names of parts come from the server. So they are hashed before they become parts of paths.
     """
-    if not part:
+    if not part_name:
         return []
-    return [hashlib.sha256(name.encode()).hexdigest()[:32] for name in part.split("/")]
+    return [
+        hashlib.sha256(ancestor_name.encode()).hexdigest()[:32]
+        for ancestor_name in part_name.split("/")
+    ]
 
 
 class StateStore:
     """A store in records ``coterie-kept-<run>-<exchange>`` of a node's state; the run is followed by the digests of a part."""
 
-    def __init__(self, state: RecordDict, run: str, part: str = "") -> None:
+    def __init__(self, state: RecordDict, run: str, part_name: str = "") -> None:
         self.state = state
-        self.name = ".".join([f"coterie-kept-{run}", *digests(part)])
+        self.name = ".".join([f"coterie-kept-{run}", *digests(part_name)])
         # Without a part name there are no sub-parts.
-        self.has_sub_parts = bool(part)
+        self.has_sub_parts = bool(part_name)
 
     def exchanges(self) -> list[int]:
         """The exchanges with stored values."""
         prefix = f"{self.name}-"
-        return [int(name.removeprefix(prefix)) for name in self.state if name.startswith(prefix)]
+        return [
+            int(record_name.removeprefix(prefix))
+            for record_name in self.state
+            if record_name.startswith(prefix)
+        ]
 
     def take(self, exchange: int) -> Any:
         """Return the values of an exchange."""
         return self.state[f"{self.name}-{exchange}"]
 
-    def put(self, exchange: int, record: ArrayRecord) -> None:
+    def put(self, exchange: int, array_record: ArrayRecord) -> None:
         """Store the values of an exchange."""
-        self.state[f"{self.name}-{exchange}"] = record
+        self.state[f"{self.name}-{exchange}"] = array_record
 
     def drop(self, exchange: int) -> None:
         """Delete the values of an exchange."""
         del self.state[f"{self.name}-{exchange}"]
 
-    def forget(self, before: int) -> None:
+    def forget(self, before_exchange: int) -> None:
         """Delete the values from before an exchange, also those of parts of this part."""
         prefixes = [f"{self.name}-"]
         if self.has_sub_parts:
             prefixes.append(f"{self.name}.")
-        for name in list(self.state):
-            if name.startswith(tuple(prefixes)) and int(name.rpartition("-")[2]) < before:
-                del self.state[name]
+        for record_name in list(self.state):
+            if (
+                record_name.startswith(tuple(prefixes))
+                and int(record_name.rpartition("-")[2]) < before_exchange
+            ):
+                del self.state[record_name]
 
 
 class FolderStore:
     """A store in files ``<run>/<client>/<exchange>.safetensors``; the client is followed by the digests of a part."""
 
-    def __init__(self, folder: Path, run: str, client: int, part: str = "") -> None:
-        folders = [run] if run else []
-        self.folder = within(folder, "/".join([*folders, str(client), *digests(part)]))
+    def __init__(self, folder: Path, run: str, client: int, part_name: str = "") -> None:
+        parent_folders = [run] if run else []
+        self.folder = within(folder, "/".join([*parent_folders, str(client), *digests(part_name)]))
         # Without a part name there are no sub-parts.
-        self.has_sub_parts = bool(part)
+        self.has_sub_parts = bool(part_name)
 
     def exchanges(self) -> list[int]:
         """The exchanges with stored values."""
@@ -583,36 +630,39 @@ class FolderStore:
         file_bytes = read_within(self.folder, f"{exchange}.safetensors")
         return ArrayRecord(safetensors.torch.load(file_bytes))
 
-    def put(self, exchange: int, record: ArrayRecord) -> None:
+    def put(self, exchange: int, array_record: ArrayRecord) -> None:
         """Store the values of an exchange."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        tensors = {name: torch.from_numpy(array.numpy().copy()) for name, array in record.items()}
+        tensors = {
+            tensor_name: torch.from_numpy(array.numpy().copy())
+            for tensor_name, array in array_record.items()
+        }
         write_whole(self.folder / f"{exchange}.safetensors", safetensors.torch.save(tensors))
 
     def drop(self, exchange: int) -> None:
         """Delete the values of an exchange."""
         (self.folder / f"{exchange}.safetensors").unlink(missing_ok=True)
 
-    def forget(self, before: int) -> None:
+    def forget(self, before_exchange: int) -> None:
         """Delete the values from before an exchange, also those of parts of this part."""
         folders = [self.folder]
         if self.has_sub_parts:
             # Folders of sub-parts come first. Links are not followed.
             folders = [Path(folder) for folder, _, _ in os.walk(self.folder, topdown=False)]
         for folder in folders:
-            for path in folder.glob("*.safetensors"):
-                exchange = _exchange_of(path)
-                if exchange is not None and exchange < before:
-                    path.unlink(missing_ok=True)
+            for file_path in folder.glob("*.safetensors"):
+                exchange = _exchange_of(file_path)
+                if exchange is not None and exchange < before_exchange:
+                    file_path.unlink(missing_ok=True)
             # The folder may be missing, or have other files.
             with suppress(OSError):
                 folder.rmdir()
 
 
-def _exchange_of(path: Path) -> int | None:
+def _exchange_of(file_path: Path) -> int | None:
     """The exchange of a file of own values; None for another file."""
-    match = re.fullmatch(r"(0|[1-9][0-9]*)\.safetensors", path.name)
-    return int(match[1]) if match else None
+    name_match = re.fullmatch(r"(0|[1-9][0-9]*)\.safetensors", file_path.name)
+    return int(name_match[1]) if name_match else None
 
 
 class ClientMemory:
@@ -623,7 +673,7 @@ class ClientMemory:
         layout: The layout of the model's parameters.
         run: The name of the run, up to 32 hexadecimal digits.
         client: The client's id.
-        part: The name of the part of the plan.
+        part_name: The name of the part of the plan.
         since: What was stored before this exchange does not count.
 
     Raises:
@@ -636,13 +686,13 @@ class ClientMemory:
         layout: Layout,
         run: str,
         client: Client,
-        part: str = "",
+        part_name: str = "",
         since: int = 0,
     ) -> None:
         self.layout = layout
         self.since = since
-        self._values = store_of(context, run, client, part)
-        self._sketches = store_of(context, run, client, part + HALVES)
+        self._values = store_of(context, run, client, part_name)
+        self._sketches = store_of(context, run, client, part_name + HALVES)
 
     @classmethod
     def of_order(cls, context: Context, layout: Layout, order: Order) -> ClientMemory:
@@ -651,8 +701,8 @@ class ClientMemory:
 
     def stored_at(self, exchange: int) -> int:
         """Return the last exchange before ``exchange`` with stored own values, -1 if there is none."""
-        last = self._last(self._values, exchange)
-        return -1 if last is None else last
+        last_exchange = self._last(self._values, exchange)
+        return -1 if last_exchange is None else last_exchange
 
     def own_values_before(self, exchange: int) -> Tensor | None:
         """Return the client's own values before an exchange, see :class:`~coterie.core.Position`.
@@ -667,83 +717,90 @@ class ClientMemory:
         Raises:
             Unfit: The stored values are of another model, or damaged.
         """
-        last = self._last(self._values, exchange)
-        if last is None:
+        last_exchange = self._last(self._values, exchange)
+        if last_exchange is None:
             return None
-        record = self._values.take(last)
+        # The stored tensors are those with own values; all other columns are NaN.
+        array_record = self._values.take(last_exchange)
         any_column = torch.ones(self.layout.size, dtype=torch.bool)
-        values = messages.unpacked(record, self.layout, may_lack=any_column)
-        if MIXTURE not in record:
+        values = messages.unpacked(array_record, self.layout, may_lack=any_column)
+        if MIXTURE not in array_record:
             return values
-        weight = torch.from_numpy(messages.array_of(record, MIXTURE, (1,)).astype(np.float32))
-        if not 0 <= float(weight) <= 1:
+        mixture_weight = torch.from_numpy(
+            messages.array_of(array_record, MIXTURE, (1,)).astype(np.float32)
+        )
+        if not 0 <= float(mixture_weight) <= 1:
             raise messages.Unfit(
-                f"the stored weight of a mixture must be from 0 to 1, got {float(weight):g}"
+                f"the stored weight of a mixture must be from 0 to 1, got {float(mixture_weight):g}"
             )
-        return torch.cat([values, weight])
+        return torch.cat([values, mixture_weight])
 
     def half_sketches_before(self, exchange: int) -> np.ndarray | None:
         """Return the sketches ``(2, k)`` of the last halves before an exchange; None if there are none."""
-        last = self._last(self._sketches, exchange)
-        if last is None:
+        last_exchange = self._last(self._sketches, exchange)
+        if last_exchange is None:
             return None
-        return messages.array_of(self._sketches.take(last), ANSWER).astype(np.float32)
+        return messages.array_of(self._sketches.take(last_exchange), ANSWER).astype(np.float32)
 
     def store(self, exchange: int, result: training.ClientResult) -> None:
         """Store what the result of an exchange says that the client keeps."""
         if result.half_sketches is not None:
-            record = ArrayRecord({ANSWER: Array(result.half_sketches)})
-            self._put(self._sketches, exchange, record)
+            array_record = ArrayRecord({ANSWER: Array(result.half_sketches)})
+            self._put(self._sketches, exchange, array_record)
         if result.own_values is not None:
             self.store_own_values(exchange, result.own_values)
 
-    def store_own_values(self, exchange: int, values: Tensor) -> None:
+    def store_own_values(self, exchange: int, own_values: Tensor) -> None:
         """Store own values after an exchange, in the form of :meth:`own_values_before`."""
-        model = values[: self.layout.size]
-        mixture_weight = values[self.layout.size :]
-        record = messages.packed(model, self.layout, without=model.isnan())
+        # A mixture's weight follows the columns of the model.
+        model_values = own_values[: self.layout.size]
+        mixture_weight = own_values[self.layout.size :]
+        array_record = messages.packed(model_values, self.layout, without=model_values.isnan())
         if len(mixture_weight):
-            record[MIXTURE] = Array(mixture_weight.numpy())
-        self._put(self._values, exchange, record)
+            array_record[MIXTURE] = Array(mixture_weight.numpy())
+        self._put(self._values, exchange, array_record)
 
-    def _last(self, store: ValueStore, exchange: int) -> int | None:
+    def _last(self, value_store: ValueStore, exchange: int) -> int | None:
         """The last exchange before ``exchange`` with stored values that count; None if there is none."""
         valid_exchanges = [
-            stored for stored in store.exchanges() if self.since <= stored < exchange
+            stored_exchange
+            for stored_exchange in value_store.exchanges()
+            if self.since <= stored_exchange < exchange
         ]
         return max(valid_exchanges, default=None)
 
-    def _put(self, store: ValueStore, exchange: int, record: ArrayRecord) -> None:
+    def _put(self, value_store: ValueStore, exchange: int, array_record: ArrayRecord) -> None:
         """Store values, and delete the oldest and those of later exchanges.
 
         There are later ones if the server has returned to an earlier round: they are not valid.
         """
-        for stored_exchange in store.exchanges():
+        for stored_exchange in value_store.exchanges():
             if stored_exchange > exchange:
-                store.drop(stored_exchange)
-        store.put(exchange, record)
-        for oldest_exchange in sorted(store.exchanges())[:-MAX_STORED_EXCHANGES]:
-            store.drop(oldest_exchange)
+                value_store.drop(stored_exchange)
+        value_store.put(exchange, array_record)
+        for oldest_exchange in sorted(value_store.exchanges())[:-MAX_STORED_EXCHANGES]:
+            value_store.drop(oldest_exchange)
 
 
-def store_of(context: Context, run: str, client: int, part: str = "") -> ValueStore:
+def store_of(context: Context, run: str, client: int, part_name: str = "") -> ValueStore:
     """Return the store for a client's own values, see :class:`ClientMemory`."""
     # The name comes from the server and becomes part of a path.
     if not re.fullmatch("[0-9a-f]{0,32}", run):
         raise ValueError(f"a run's name must be up to 32 hexadecimal digits, got {run!r}")
+    # The operator chooses the store by giving a folder.
     folder = str(context.node_config.get(FOLDER, ""))
     if folder:
-        return FolderStore(Path(folder), run, client, part)
-    return StateStore(context.state, run, part)
+        return FolderStore(Path(folder), run, client, part_name)
+    return StateStore(context.state, run, part_name)
 
 
-def forget(context: Context, order: Order, part: str, before: int) -> None:
+def forget(context: Context, order: Order, part_name: str, before_exchange: int) -> None:
     """Delete a client's own values of a part of the plan that has ended.
 
     Args:
         context: Flower's context of the node.
         order: A task, which names the run and the client.
-        part: The name of the part.
-        before: Values of this exchange and of later ones stay.
+        part_name: The name of the part.
+        before_exchange: Values of this exchange and of later ones stay.
     """
-    store_of(context, order.run, order.client, part).forget(before)
+    store_of(context, order.run, order.client, part_name).forget(before_exchange)

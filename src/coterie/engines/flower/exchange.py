@@ -92,8 +92,8 @@ class GridExchanges:
             return self.measured
         if self.nodes.schema is None:
             return Plausible()
-        schema = self.nodes.schema.words
-        return Plausible.of(schema.loss, next(iter(schema.metrics), ""))
+        schema_in_words = self.nodes.schema.words
+        return Plausible.of(schema_in_words.loss, next(iter(schema_in_words.metrics), ""))
 
     # The clients that may take part, see :class:`~coterie.engines.membership.Roster`.
 
@@ -135,10 +135,13 @@ class GridExchanges:
             SettingError: No client's app can do its task.
         """
         with clock("server"):
+            # The server turns the plan into one message for each client.
             train_messages = self.outgoing(plan, position)
         with clock("train"):
+            # The clients train, and the server waits for their replies.
             reply_messages = self.ask(train_messages)
         with clock("server"):
+            # The server reads the replies and combines them for the method's step.
             return self.incoming(plan, reply_messages, position.exchange)
 
     def outgoing(self, plan: Plan, position: Position) -> list[Message]:
@@ -155,7 +158,10 @@ class GridExchanges:
             SettingError: No client's app can do its task, the rule of averaging needs more than the
                 plan asks for, or the noise of masked sums would be rounded away.
         """
+        # A plan that the settings do not allow fails before a client trains.
         self.settings.robust.check_plan(plan, self.wire.boundary.masks)
+        # Clients whose apps would ignore a part of their task get none. If nobody is left, the run
+        # cannot go on.
         self.unasked = self._clients_that_cannot(plan)
         if self.unasked and len(self.unasked) == len(plan.asked):
             raise SettingError(self.nodes.shown.text(next(iter(self.unasked.values()))))
@@ -167,6 +173,7 @@ class GridExchanges:
             )
             self.masking.begin()
             clients = [client for client in clients if not self.masking.is_silent(client)]
+        # Clients that are offered the same model share one copy of its arrays.
         packed_models: PackedModels = {}
         return [self._train_message(plan, client, position, packed_models) for client in clients]
 
@@ -177,22 +184,26 @@ class GridExchanges:
             trains_by_function = client in self.nodes.function_clients
             if client in self.nodes.coterie_clients and not trains_by_function:
                 continue
-            reason = messages.why_not(
+            # Apps that do not know Coterie, or train by functions of their own, cannot do every
+            # task.
+            refusal = messages.why_not(
                 self.settings.method.name,
                 messages.tasks_of(plan, client),
                 client,
                 trains_by_function,
             )
-            if reason:
-                reasons[client] = reason
+            if refusal:
+                reasons[client] = refusal
         return reasons
 
     def _ask_each(self, contents: Mapping[Client, RecordDict]) -> dict[Client, RecordDict]:
         """Send a message to each client; the contents of the answers."""
         requests = [
-            Message(content, dst_node_id=self.nodes.node(client), message_type="train")
-            for client, content in contents.items()
+            Message(request_content, dst_node_id=self.nodes.node(client), message_type="train")
+            for client, request_content in contents.items()
         ]
+        # Answers may come in any order. The result has the order of the requests, which does not
+        # depend on the speed of the nodes.
         reply_contents = {}
         for reply in self.ask(requests):
             client = self.nodes.client_of_node.get(reply.metadata.src_node_id, -1)
@@ -204,21 +215,24 @@ class GridExchanges:
         self, plan: Plan, client: Client, position: Position, packed_models: PackedModels
     ) -> Message:
         """The message with a client's tasks of all parts of a plan."""
-        offered: list[ArrayRecord] = []
+        offered_models: list[ArrayRecord] = []
         orders: list[Order] = []
         node = self.nodes.node(client)
-        for number, (name, part) in enumerate(plan.leaves()):
+        for part_number, (part_name, part) in enumerate(plan.leaves()):
             task = part.tasks.get(client)
             if task is None:
                 continue
             # Layers that the node has are not sent.
-            layers_of_node = self.own_values.layers_of(node, name)
+            layers_of_node = self.own_values.layers_of(node, part_name)
             left_out = task.local_layers if layers_of_node == task.local_layers else ()
-            offered += self._packed(part.models, task.offered, left_out, packed_models, number)
-            orders.append(self._order(part, client, position, name, number))
+            offered_models += self._packed(
+                part.models, task.offered, left_out, packed_models, part_number
+            )
+            # The order says what the client does with these models.
+            orders.append(self._order(part, client, position, part_name, part_number))
         # With its next tasks, a client learns which parts of the plan have ended.
         orders[0] = replace(orders[0], ended=dict(self.own_values.ended))
-        message = self._message("train", offered, orders)
+        message = self._message("train", offered_models, orders)
         if self.masking is not None:
             self.masking.add_config(client, message.content)
         return message
@@ -226,25 +240,25 @@ class GridExchanges:
     def _packed(
         self,
         models: Tensor,
-        rows: Sequence[int],
+        offered_rows: Sequence[int],
         left_out: tuple[str, ...],
         packed_models: PackedModels,
-        number: int = 0,
+        part_number: int = 0,
     ) -> list[ArrayRecord]:
         """Arrays of the offered models without the layers that the client has; clients with equal arrays share one copy."""
         layout = self.wire.layout
-        for row in rows:
-            if (number, row, left_out) not in packed_models:
-                packed_models[number, row, left_out] = messages.packed(
-                    models[row],
+        for row_number in offered_rows:
+            if (part_number, row_number, left_out) not in packed_models:
+                packed_models[part_number, row_number, left_out] = messages.packed(
+                    models[row_number],
                     layout,
                     self.settings.other_tensors,
                     layout.mask(left_out) if left_out else None,
                 )
-        return [packed_models[number, row, left_out] for row in rows]
+        return [packed_models[part_number, row_number, left_out] for row_number in offered_rows]
 
     def _order(
-        self, plan: Plan, client: Client, position: Position, part_name: str, number: int = 0
+        self, plan: Plan, client: Client, position: Position, part_name: str, part_number: int = 0
     ) -> Order:
         """The order of a client from its task in a plan without parts."""
         order = Order.of_plan(
@@ -254,7 +268,7 @@ class GridExchanges:
             (self.settings.seed, position.exchange, position.round),
             d=self.wire.layout.size,
             part=part_name,
-            number=number,
+            number=part_number,
         )
         return replace(
             order,
@@ -263,14 +277,18 @@ class GridExchanges:
         )
 
     def _message(
-        self, message_type: str, models: Iterable[ArrayRecord], orders: Sequence[Order]
+        self, message_type: str, offered_models: Iterable[ArrayRecord], orders: Sequence[Order]
     ) -> Message:
         """The message with orders and the models to which they refer."""
         config = messages.config_of(*orders)
-        for key, value in self.configs.get(message_type, {}).items():
-            if key not in config:
-                config[key] = value
-        model_records = {messages.name_of(i): model for i, model in enumerate(models)}
+        for entry_name, entry_value in self.configs.get(message_type, {}).items():
+            # The run config of the user's ServerApp must not change the keys of the task.
+            if entry_name not in config:
+                config[entry_name] = entry_value
+        model_records = {
+            messages.name_of(model_number): model_arrays
+            for model_number, model_arrays in enumerate(offered_models)
+        }
         return Message(
             RecordDict({**model_records, CONFIG: config}),
             dst_node_id=self.nodes.node(orders[0].client),
@@ -289,25 +307,26 @@ class GridExchanges:
         """
         if not requests:
             return []
+        # The messenger waits for the awaited nodes, and collects answers of the others as well.
         messenger = self.nodes.messenger
         connected_nodes = [self.nodes.node(client) for client in self.online]
         reply_messages = messenger.ask(requests, self.settings.waiting, connected_nodes)
         # Note the nodes for which the server waits no longer, or again.
-        for kind in sorted({RequestKind.of(message) for message in requests}):
-            is_behind = messenger.is_behind(kind)
-            if is_behind == (kind in self.unawaited):
+        for request_kind in sorted({RequestKind.of(message) for message in requests}):
+            is_behind = messenger.is_behind(request_kind)
+            if is_behind == (request_kind in self.unawaited):
                 continue
-            client = self.nodes.client_of_node[kind.node]
-            requested = "tests" if kind.request == "evaluate" else "tasks"
-            text = f"client {client} answers {requested} again; the server waits for it"
+            client = self.nodes.client_of_node[request_kind.node]
+            requested = "tests" if request_kind.request == "evaluate" else "tasks"
+            note_text = f"client {client} answers {requested} again; the server waits for it"
             if is_behind:
-                text = (
+                note_text = (
                     f"client {client} did not answer {MAX_UNANSWERED} {requested} in a row; "
                     "the server no longer waits for it"
                 )
-            note = Note(kind="node", effect="warns", clients=(client,), text=text)
-            self.nodes.notes.append(note)
-            self.unawaited ^= {kind}
+            node_note = Note(kind="node", effect="warns", clients=(client,), text=note_text)
+            self.nodes.notes.append(node_note)
+            self.unawaited ^= {request_kind}
         return reply_messages
 
     def incoming(self, plan: Plan, reply_messages: Iterable[Message], exchange: int) -> Replies:
@@ -321,52 +340,60 @@ class GridExchanges:
         Returns:
             The replies.
         """
+        # 1. Read and check each reply. Nothing in a reply is trusted.
         parsed_replies, refused = self._parsed(plan, list(reply_messages))
+        # 2. Under masks, unmask the sums of all usable replies.
         if self.masking is not None:
             self.masking.end()
             self.nodes.notes += self.masking.notes
+        # 3. Combine the replies to each part of the plan in the form that the part needs.
         replies: dict[str, Replies] = {}
-        for name, part in plan.leaves():
+        for part_name, part in plan.leaves():
             # The results of this part, and why others are refused: in this part, or altogether.
             results: dict[Client, ClientResult] = {}
             refused_in_part: dict[Client, str] = {}
             for client, reply in parsed_replies.items():
-                if name in reply.results:
-                    results[client] = reply.results[name]
-                if name in reply.refused:
-                    refused_in_part[client] = reply.refused[name]
+                if part_name in reply.results:
+                    results[client] = reply.results[part_name]
+                if part_name in reply.refused:
+                    refused_in_part[client] = reply.refused[part_name]
             for client, refusal in refused.items():
                 if client in part.tasks:
                     refused_in_part[client] = refusal
-            replies[name] = self._combined(name, part, results, refused_in_part)
+            replies[part_name] = self._combined(part_name, part, results, refused_in_part)
+            # Clients whose replies count have stored their own values after this exchange.
             self.nodes.notes += self.own_values.update(
-                name,
+                part_name,
                 part,
-                {client: results[client] for client in replies[name].clients},
+                {client: results[client] for client in replies[part_name].clients},
                 exchange,
                 self.nodes.node,
                 self.wire.counts,
             )
+        # 4. Own values of parts that end here do not count any more.
         self.own_values.end_parts(plan.all_ended_parts, exchange)
+        # 5. Held-out losses are reported once for all parts.
         held_out_losses: dict[Client, HeldOutLosses] = {}
         for client, reply in parsed_replies.items():
             # Only the models of parts in which the reply of the client counts.
-            counted_parts = {name for name in replies if client in replies[name].clients}
-            losses = reply.losses_of(counted_parts)
-            if losses is not None:
-                held_out_losses[client] = losses
+            counted_parts = {
+                part_name for part_name in replies if client in replies[part_name].clients
+            }
+            client_losses = reply.losses_of(counted_parts)
+            if client_losses is not None:
+                held_out_losses[client] = client_losses
         return together(plan, replies, held_out_losses)
 
     def _combined(
         self,
-        name: str,
+        part_name: str,
         part: Plan,
         results: Mapping[Client, ClientResult],
         refused: Mapping[Client, str],
     ) -> Replies:
         """The replies to a part of the plan, in the form that the part needs."""
         if self.masking is not None:
-            return self.masking.replies(name, results, refused)
+            return self.masking.replies(part_name, results, refused)
         if part.need == "sums":
             return flower_sums().added_up(part, results, refused, self.wire)
         settings = self.settings
@@ -379,7 +406,8 @@ class GridExchanges:
         parsed_replies: dict[Client, ParsedReply] = {}
         refused = dict(self.unasked)
         asked_clients = set(plan.asked)
-        reader = ReplyReader(
+        # All replies of an exchange must be protected with the same secret.
+        reply_reader = ReplyReader(
             plan=plan,
             wire=self.wire,
             secret=self._common_secret(reply_messages),
@@ -393,10 +421,11 @@ class GridExchanges:
             client = self._sender(reply)
             if client is None or client not in asked_clients:
                 continue
+            # Only the first reply of a client counts.
             if client in parsed_replies or client in refused:
                 continue
             try:
-                parsed_reply = reader.read(reply, client)
+                parsed_reply = reply_reader.read(reply, client)
             except Unfit as error:
                 refused[client] = messages.brief(error)
                 continue
@@ -434,7 +463,7 @@ class GridExchanges:
         return boundary_check.most_common(self.reported_secrets.values())
 
     def first_model(
-        self, replies: Iterable[Message], model: Callable[[], nn.Module]
+        self, replies: Iterable[Message], make_net: Callable[[], nn.Module]
     ) -> Tensor | None:
         """Return the first model on which more than half of the clients that offer a usable one agree.
 
@@ -442,7 +471,7 @@ class GridExchanges:
 
         Args:
             replies: The clients' replies.
-            model: Function that makes the net.
+            make_net: Function that makes the net.
 
         Returns:
             The model as a row ``(d,)``, or None if no reply has a usable one.
@@ -450,10 +479,11 @@ class GridExchanges:
         Raises:
             EngineError: The clients do not agree.
         """
-        agreed = boundary_check.agreed(replies, self.wire, model)
-        if agreed is None:
+        # The majority decides, because the server cannot open these models and check them.
+        agreed_model = boundary_check.agreed(replies, self.wire, make_net)
+        if agreed_model is None:
             return None
-        model_row, self.secret = agreed
+        model_row, self.secret = agreed_model
         return model_row
 
     # -- tests
@@ -498,21 +528,21 @@ class GridExchanges:
         packed_models: PackedModels,
     ) -> Message:
         """The message that asks a client to test the model, or the ensemble, assigned to it."""
-        rows = assignment.serving(client)
+        offered_rows = assignment.serving(client)
         if client not in self.nodes.coterie_clients:
             # An app that does not know Coterie tests one model.
-            rows = (assignment.row[client],)
+            offered_rows = (assignment.row[client],)
         # The models in the message, which are numbered anew there.
-        task = Task(offered=tuple(range(len(rows))), choose=len(rows))
+        task = Task(offered=tuple(range(len(offered_rows))), choose=len(offered_rows))
         if assignment.hidden:
             # The client takes one of all models.
-            rows = tuple(range(len(assignment.models)))
-            task = Task(offered=rows, epochs=0)
+            offered_rows = tuple(range(len(assignment.models)))
+            task = Task(offered=offered_rows, epochs=0)
         is_plain = client in assignment.plain
         left_out: tuple[str, ...] = ()
         if not is_plain:
             left_out = self.own_values.layers_of(self.nodes.node(client), assignment.part)
-        models = self._packed(assignment.models, rows, left_out, packed_models)
+        models = self._packed(assignment.models, offered_rows, left_out, packed_models)
         plan = Plan(models=assignment.models, tasks={client: task})
         order = replace(
             self._order(plan, client, position, assignment.part),
@@ -535,6 +565,7 @@ class GridExchanges:
             Client -> metric -> value, and the sums of metrics that have some, see ``flat``; NaN for
             clients without a usable answer.
         """
+        # Only the first answer of a client counts.
         client_scores: dict[Client, dict[str, float]] = {}
         for reply in replies:
             client = self._sender(reply)
@@ -547,13 +578,18 @@ class GridExchanges:
         """The metrics in a client's reply to a test; NaN for those that it lacks."""
         metric_names = self.settings.metric_names
         try:
-            metrics = messages.only(reply.content.metric_records, METRICS_RECORD, "metric records")
+            reply_metrics = messages.only(
+                reply.content.metric_records, METRICS_RECORD, "metric records"
+            )
         except Unfit:
             return dict.fromkeys(metric_names, math.nan)
-        scores: dict[str, float] = {}
+        client_scores: dict[str, float] = {}
         for metric, app_names in metric_names.items():
-            scores[metric] = messages.number(metrics, app_names)
-            scores |= flat(metric, messages.error_sums(metrics, app_names))
-        if self.plausible.flaw([scores.get("loss", math.nan)], [], "test"):
-            scores["loss"] = math.nan
-        return scores
+            # The value of the metric, and the sums from which it follows for several clients
+            # together.
+            client_scores[metric] = messages.number(reply_metrics, app_names)
+            client_scores |= flat(metric, messages.error_sums(reply_metrics, app_names))
+        # A loss that the objective cannot have is treated like a missing one.
+        if self.plausible.flaw([client_scores.get("loss", math.nan)], [], "test"):
+            client_scores["loss"] = math.nan
+        return client_scores

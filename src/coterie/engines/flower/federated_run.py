@@ -78,12 +78,14 @@ class FederatedRun:
         initial: ArrayRecord | None = None,
         roster: Roster | None = None,
     ) -> None:
+        # A malformed answer of one node must not lose those of the others.
         grid = TolerantGrid(grid)
         if initial and settings.boundary.rotation != "none" and start is None:
             raise SettingError(
                 f"Boundary.rotation {settings.boundary.rotation} hides the first model too, but the server's strategy got one; "
                 "load it in the function that makes the net, at every client"
             )
+        # The server's knowledge of the nodes, as it was when the server was stopped.
         self.settings = settings
         self.initial = initial
         self.roster = roster
@@ -105,12 +107,16 @@ class FederatedRun:
         # Nodes connect, report their client ids and state their schemas.
         online_clients = self.nodes.wait_for_clients(settings.nodes, settings.wait, log.info)
         online_clients = self._with_common_schema(online_clients)
+        # The exchanges of this run, with what clients stored in earlier rounds.
         self.exchanges = GridExchanges(
             settings=settings,
             nodes=self.nodes,
             own_values=OwnValues(
                 run=memory.run,
-                stored_exchanges={part: dict(stored) for part, stored in memory.layers.items()},
+                stored_exchanges={
+                    part_name: dict(stored_exchanges)
+                    for part_name, stored_exchanges in memory.layers.items()
+                },
                 ended=dict(memory.ended),
             ),
             configs=configs,
@@ -119,6 +125,7 @@ class FederatedRun:
             if isinstance(roster, World)
             else None,
         )
+        # A new run starts with the method's first state.
         self.position = start or self._first_position(online_clients)
         self.last: Round | None = None
         self._steps: Steps | None = None
@@ -133,6 +140,7 @@ class FederatedRun:
 
     def _first_position(self, online_clients: frozenset[int]) -> Position:
         """The position before the first round; it checks that the clients' apps can do the method's tasks."""
+        # The first members are those of the simulation, or else the connected clients.
         founders = tuple(sorted(online_clients))
         if self.roster:
             founders = self.roster.attendance.founders(self.roster.clients)
@@ -140,6 +148,7 @@ class FederatedRun:
         state = method.init(self._federation(founders))
         cohort = Cohort(present=founders, exchange=0, seed=self.settings.seed)
         has_neighbours = method.assignment(state).neighbours is not None
+        # Apps that cannot do the method's tasks are an error now, before the first training.
         messages.check(
             method,
             method.plan(state, cohort),
@@ -197,11 +206,13 @@ class FederatedRun:
         """A first model, drawn and sealed by clients: all clients obtain the same one, but the server cannot."""
         if model_number in self.sealed_models:
             return self.sealed_models[model_number]
-        config = ConfigRecord({FIRST_MODEL: model_number, "seed": self.settings.seed})
+        # Ask a few clients. Their majority decides, so a single hostile client cannot choose the
+        # model.
+        request_config = ConfigRecord({FIRST_MODEL: model_number, "seed": self.settings.seed})
         witnesses = sorted(self.nodes.update())[:MAX_WITNESSES]
         requests = [
             Message(
-                RecordDict({CONFIG: config}),
+                RecordDict({CONFIG: request_config}),
                 dst_node_id=self.nodes.node(client),
                 message_type=MessageType.TRAIN,
             )
@@ -231,8 +242,10 @@ class FederatedRun:
         Raises:
             EngineError: No node is connected, or the round does not end.
         """
+        # The exchanges of the round. Each is a plan, the messages for it, and the replies.
         train_messages = self.begin_round()
         finished_round = self.end_exchanges(self._ask(train_messages))
+        # The test of the round: each client tests the model that serves it.
         if final or finished_round.number % self.settings.eval_every == 0:
             with self._clock("evaluate"):
                 scores = self.exchanges.evaluate(finished_round.assignment, finished_round.position)
@@ -249,10 +262,13 @@ class FederatedRun:
             EngineError: No node is connected, or the round does not end.
             SettingError: No client's app can do its task.
         """
+        # The generator yields a plan, and takes the replies to it.
         self._clock = Clock()
         self._steps = self._exchanges_of_round(self._clock)
         self._plan, self._plan_position = next(self._steps)
         train_messages = self._train_messages()
+        # All exchanges but the last happen here. Flower's interface sends the messages of the last
+        # one.
         while not self._plan.ends_round:
             replies = self._read_replies(self._ask(train_messages))
             self._plan, self._plan_position = self._steps.send((replies, {}))
@@ -292,6 +308,7 @@ class FederatedRun:
         Returns:
             The round with these notes.
         """
+        # Events at nodes come before the method's notes, because they happened before its step.
         self.last = replace(
             finished_round,
             notes=(*self.nodes.take_notes(), *finished_round.notes),
@@ -299,6 +316,7 @@ class FederatedRun:
             main=self.settings.main_metric,
         )
         self.position = finished_round.position
+        # No server continues before this round any more.
         self.exchanges.own_values.round_stored()
         return self.last
 
@@ -331,6 +349,7 @@ class FederatedRun:
             EngineError: No node is connected within the time to wait.
         """
         settings = self.settings
+        # The connected clients whose schemas agree, and of these the ones that answer.
         online_clients = self.nodes.update()
         if not online_clients:
             online_clients = self.nodes.wait_for_clients(1, settings.wait, log.info)
@@ -354,7 +373,10 @@ class FederatedRun:
         return NodeMemory(
             run=own_values.run,
             nodes={**nodes.clients_before, **nodes.client_of_node},
-            layers={part: dict(stored) for part, stored in own_values.stored_exchanges.items()},
+            layers={
+                part_name: dict(stored_exchanges)
+                for part_name, stored_exchanges in own_values.stored_exchanges.items()
+            },
             owners=dict(nodes.identity.owners),
             names=dict(nodes.client_names),
             ended=dict(own_values.ended),

@@ -69,11 +69,13 @@ class FederationSettings:
     other_tensors: messages.OtherTensors = field(init=False)
 
     def __post_init__(self) -> None:
+        # Method and boundary must fit together.
         self.boundary.check_method(self.method)
         if self.boundary.secret is not None:
             raise SettingError(
                 "Boundary.secret must be none in the server's strategy, got one: only the clients may know it"
             )
+        # The layout says where each parameter is in a row. The values of this net are not used.
         with seeded(0):
             module = self.model()
         layout = Layout(module)

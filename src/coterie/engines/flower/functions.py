@@ -70,11 +70,12 @@ def client_data(data_sets: Any) -> tuple[ClientData, Dataset[Any]]:
     Raises:
         TypeError: These are not two data sets.
     """
+    # The data sets must have a length and positions, as PyTorch's map-style data sets have.
     try:
-        train, test = data_sets
-        train_count = len(train)
-        count = train_count + len(test)
-        is_usable = hasattr(train, "__getitem__") and hasattr(test, "__getitem__")
+        train_set, test_set = data_sets
+        train_count = len(train_set)
+        example_count = train_count + len(test_set)
+        is_usable = hasattr(train_set, "__getitem__") and hasattr(test_set, "__getitem__")
     except (TypeError, ValueError):
         is_usable = False
     if not is_usable:
@@ -83,15 +84,15 @@ def client_data(data_sets: Any) -> tuple[ClientData, Dataset[Any]]:
             "and can be indexed; of a DataLoader, pass its data set"
         )
     # The examples are in the pool, so that the splits have no inputs and no targets.
-    no_inputs = torch.empty(count, 0)
+    no_inputs = torch.empty(example_count, 0)
 
     def split(start: int, end: int) -> Split:
         return Split(no_inputs, torch.arange(start, end), torch.zeros(end - start))
 
     splits = ClientData(
-        train=split(0, train_count), validation=split(0, 0), test=split(train_count, count)
+        train=split(0, train_count), validation=split(0, 0), test=split(train_count, example_count)
     )
-    return splits, ConcatDataset([train, test])
+    return splits, ConcatDataset([train_set, test_set])
 
 
 class FunctionLearner(training.Learner):
@@ -141,16 +142,23 @@ class FunctionLearner(training.Learner):
             )
         self.load(model_row)
         self.module.train()
-        settings = {name: value for name, value in asdict(training).items() if value is not None}
-        config = {**self.config, **settings, "lr": learning_rate}
-        self.functions.train(self.module, self._examples(examples.index), config)
+        settings = {
+            setting_name: setting_value
+            for setting_name, setting_value in asdict(training).items()
+            if setting_value is not None
+        }
+        train_config = {**self.config, **settings, "lr": learning_rate}
+        self.functions.train(self.module, self._examples(examples.index), train_config)
         return self.layout.row(self.module.to("cpu"))
 
     def sums(
-        self, rows: Sequence[Tensor], parts: Sequence[training.Part]
+        self, model_rows: Sequence[Tensor], parts: Sequence[training.Part]
     ) -> list[list[training.Sums]]:
         """Measure a model, or the ensemble of several models, by the app's function; see :meth:`.Learner.sums`."""
-        return [[self._sum(rows, index)] * len(targets) for _, index, targets in parts]
+        return [
+            [self._sum(model_rows, example_positions)] * len(targets)
+            for _, example_positions, targets in parts
+        ]
 
     def gradient(self, model_row: Tensor, examples: Split) -> Tensor:
         """Raise ``ValueError``: a function that trains computes no gradient of all examples."""
@@ -164,7 +172,9 @@ class FunctionLearner(training.Learner):
             "this app tests by a function of its own, so it cannot report losses of single examples"
         )
 
-    def seen(self, row: Tensor, data: Split, layer: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def seen(
+        self, model_row: Tensor, data: Split, layer: str
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Raise ``ValueError``: a function that tests shows no features."""
         raise ValueError(
             "this app tests by a function of its own, so it cannot compare examples with each other"
@@ -176,27 +186,31 @@ class FunctionLearner(training.Learner):
             "this app trains by a function of its own, so it cannot mix a personal model with the shared one"
         )
 
-    def _sum(self, rows: Sequence[Tensor], index: Tensor) -> training.Sums:
+    def _sum(self, model_rows: Sequence[Tensor], example_positions: Tensor) -> training.Sums:
         """Sums over examples, from the means that the app's function returns."""
-        count = len(index)
-        if not count:
+        # The function returns means, and the server adds up sums.
+        example_count = len(example_positions)
+        if not example_count:
             return {}
-        loss, accuracy = self.functions.test(self._net_of(rows), self._examples(index))
+        mean_loss, mean_accuracy = self.functions.test(
+            self._net_of(model_rows), self._examples(example_positions)
+        )
         return {
-            "loss": (float(loss) * count, count),
-            "accuracy": (float(accuracy) * count, count),
+            "loss": (float(mean_loss) * example_count, example_count),
+            "accuracy": (float(mean_accuracy) * example_count, example_count),
         }
 
-    def _net_of(self, rows: Sequence[Tensor]) -> nn.Module:
+    def _net_of(self, model_rows: Sequence[Tensor]) -> nn.Module:
         """The net with one model, or the ensemble of several."""
-        if len(rows) == 1:
-            self.load(rows[0])
+        # Only an ensemble needs copies of the net.
+        if len(model_rows) == 1:
+            self.load(model_rows[0])
             return self.module.eval()
-        voters = []
-        for row in rows:
-            self.load(row)
-            voters.append(copy.deepcopy(self.module))
-        return Ensemble(voters, self.objective.combine).eval()
+        member_nets = []
+        for model_row in model_rows:
+            self.load(model_row)
+            member_nets.append(copy.deepcopy(self.module))
+        return Ensemble(member_nets, self.objective.combine).eval()
 
-    def _examples(self, index: Tensor) -> Dataset[Any]:
-        return Subset(self.functions.pool, index.tolist())
+    def _examples(self, example_positions: Tensor) -> Dataset[Any]:
+        return Subset(self.functions.pool, example_positions.tolist())

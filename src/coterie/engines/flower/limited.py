@@ -31,27 +31,30 @@ class LimitLog:
             A sentence for each client that a setting changed for the first time.
         """
         self.completed = finished_round.number
+        # What each setting did to each client in this round. Notes come from the method.
         effects: dict[tuple[str, Client], str] = {}
-        for client, factor in finished_round.scaled.items():
+        for client, scale_factor in finished_round.scaled.items():
             effects["robust.norms", client] = (
-                f"scaled its update down to {factor:.3g} of its length"
+                f"scaled its update down to {scale_factor:.3g} of its length"
             )
-        for client, claim in finished_round.claimed.items():
-            counted = finished_round.counted.get(client, claim)
+        for client, claimed_examples in finished_round.claimed.items():
+            counted = finished_round.counted.get(client, claimed_examples)
             effects["robust.share", client] = (
-                f"counted {counted:,} of the {claim:,} examples that it reports"
+                f"counted {counted:,} of the {claimed_examples:,} examples that it reports"
             )
         for note in finished_round.notes:
             if note.effect == "limits":
                 for client in note.clients:
                     effects["robust.share", client] = "limited what the method makes of its reports"
+        # Each pair of a client and a setting is mentioned once; the totals follow at the end of the
+        # run.
         sentences = []
-        for (setting, client), effect in sorted(effects.items()):
+        for (setting, client), effect_in_words in sorted(effects.items()):
             client_name = str(finished_round.names.get(client, client))
             earlier_rounds = self.rounds.get((setting, client_name), 0)
             if earlier_rounds == 0:
                 sentences.append(
-                    f"client {client_name}: {setting} {effect} "
+                    f"client {client_name}: {setting} {effect_in_words} "
                     f"(first in round {finished_round.number}; {OFF[setting]} turns it off)"
                 )
             self.rounds[setting, client_name] = earlier_rounds + 1
@@ -60,6 +63,7 @@ class LimitLog:
     def totals(self) -> list[str]:
         """Return one sentence for each client and setting: in how many rounds it changed the client's replies."""
         return [
-            f"{setting} limited client {client} in {rounds} of {self.completed} rounds: this is not the published algorithm"
-            for (setting, client), rounds in sorted(self.rounds.items())
+            f"{setting} limited client {client} in {limited_rounds} of {self.completed} rounds: "
+            "this is not the published algorithm"
+            for (setting, client), limited_rounds in sorted(self.rounds.items())
         ]

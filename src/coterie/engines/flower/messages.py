@@ -130,9 +130,12 @@ class Unfit(ValueError):
 
 def order_to_json(order: Order) -> dict[str, Any]:
     """Return an order as a value for JSON. A client divides it into halves itself."""
-    values = {entry.name: getattr(order, entry.name) for entry in fields(order)}
-    del values["half"]
-    del values["beside_halves"]
+    # Fields that the client derives itself are left out.
+    field_values = {
+        order_field.name: getattr(order, order_field.name) for order_field in fields(order)
+    }
+    del field_values["half"]
+    del field_values["beside_halves"]
     task = asdict(replace(order.task, private=PrivateTask()))
     # The order's settings have the changes of the task.
     task["training"] = None
@@ -143,18 +146,18 @@ def order_to_json(order: Order) -> dict[str, Any]:
     }
     neighbours = None if order.neighbours is None else asdict(order.neighbours)
     return {
-        **values,
+        **field_values,
         "task": task,
         "training": asdict(order.training),
         "neighbours": neighbours,
     }
 
 
-def order_from_json(values: Any) -> Order:
+def order_from_json(entries: Any) -> Order:
     """Read an order from JSON.
 
     Args:
-        values: The value of :func:`order_to_json`.
+        entries: The value of :func:`order_to_json`.
 
     Returns:
         The order.
@@ -164,48 +167,52 @@ def order_from_json(values: Any) -> Order:
         KeyError: An entry is missing.
         TypeError: An entry has the wrong type.
     """
-    seed, exchange, round = (int(value) for value in values["key"])
-    first_column, end_column = values["columns"][0], values["columns"][1]
+    seed, exchange, round = (int(key_number) for key_number in entries["key"])
+    first_column, end_column = entries["columns"]
     return Order(
-        task=_task(values["task"]),
-        training=Training(**values["training"]),
-        lr=float(values["lr"]),
+        task=_task(entries["task"]),
+        training=Training(**entries["training"]),
+        lr=float(entries["lr"]),
         key=(seed, exchange, round),
-        client=int(values["client"]),
-        run=str(values["run"]),
-        part=str(values["part"]),
-        number=int(values["number"]),
-        since=int(values["since"]),
-        plain=bool(values["plain"]),
-        neighbours=_neighbours(values["neighbours"]),
-        ended={str(name): int(exchange) for name, exchange in values["ended"].items()},
-        sums=bool(values["sums"]),
-        sketch=int(values["sketch"]),
+        client=int(entries["client"]),
+        run=str(entries["run"]),
+        part=str(entries["part"]),
+        number=int(entries["number"]),
+        since=int(entries["since"]),
+        plain=bool(entries["plain"]),
+        neighbours=_neighbours(entries["neighbours"]),
+        ended={str(part_name): int(exchange) for part_name, exchange in entries["ended"].items()},
+        sums=bool(entries["sums"]),
+        sketch=int(entries["sketch"]),
         columns=(int(first_column), int(end_column)),
-        hidden=bool(values["hidden"]),
-        clip=None if values["clip"] is None else float(values["clip"]),
+        hidden=bool(entries["hidden"]),
+        clip=None if entries["clip"] is None else float(entries["clip"]),
     )
 
 
 def _task(entries: Mapping[str, Any]) -> Task:
     """Read a task from JSON. Raises :class:`ValueError` or :class:`TypeError` if a value is not allowed."""
     # JSON has lists where a task has tuples.
-    values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in entries.items()
+    field_values: dict[str, Any] = {
+        entry_name: tuple(entry_value) if isinstance(entry_value, list) else entry_value
+        for entry_name, entry_value in entries.items()
     }
-    holdout = values["holdout"]
-    personal = values["personal"]
-    private = values["private"]
+    # Entries that are objects themselves are read one by one, and each is checked.
+    holdout = field_values["holdout"]
+    personal = field_values["personal"]
+    private = field_values["private"]
     question = private["question"]
-    values["holdout"] = Holdout(share=holdout["share"], report_losses=holdout["report_losses"])
-    values["stages"] = tuple(_stage(stage) for stage in values["stages"])
+    field_values["holdout"] = Holdout(
+        share=holdout["share"], report_losses=holdout["report_losses"]
+    )
+    field_values["stages"] = tuple(_stage(stage) for stage in field_values["stages"])
     if personal is not None:
-        values["personal"] = _personal(personal)
-    values["private"] = PrivateTask(
+        field_values["personal"] = _personal(personal)
+    field_values["private"] = PrivateTask(
         question=None if question is None else flower_sums().question_from_json(question),
         sends_update=bool(private["sends_update"]),
     )
-    return Task(**values)
+    return Task(**field_values)
 
 
 def _stage(entries: Mapping[str, Any]) -> Stage:
@@ -218,7 +225,7 @@ def _stage(entries: Mapping[str, Any]) -> Stage:
 
 def _personal(entries: Mapping[str, Any]) -> Personal:
     personal = Personal(**{**entries, "layers": tuple(entries["layers"])})
-    valid = (
+    is_valid = (
         (personal.epochs is None or _is_count(personal.epochs))
         and _is_number(personal.pull)
         and 0 <= personal.pull <= MAX_MEASURED
@@ -226,7 +233,7 @@ def _personal(entries: Mapping[str, Any]) -> Personal:
         and type(personal.adapt) is bool
         and _are_texts(personal.layers)
     )
-    if not valid:
+    if not is_valid:
         raise ValueError(
             f"Personal needs numbers >= 0, a truth value as adapt and names of layers, got {personal}"
         )
@@ -238,8 +245,8 @@ def _neighbours(entries: Mapping[str, Any] | None) -> Neighbours | None:
         return None
     neighbours = Neighbours(**{**entries, "weights": tuple(entries["weights"])})
     numbers = (neighbours.scale, neighbours.holdout, *neighbours.weights)
-    valid_numbers = _is_count(neighbours.k) and all(map(_is_number, numbers))
-    if not valid_numbers or not isinstance(neighbours.layer, str):
+    has_valid_numbers = _is_count(neighbours.k) and all(map(_is_number, numbers))
+    if not has_valid_numbers or not isinstance(neighbours.layer, str):
         raise ValueError(
             f"Neighbours needs a layer's name, a whole number k, and numbers, got {neighbours}"
         )
@@ -258,19 +265,19 @@ def _are_texts(values: Iterable[Any]) -> bool:
     return all(isinstance(value, str) for value in values)
 
 
-def name_of(i: int) -> str:
+def name_of(model_number: int) -> str:
     """Return the name of the record of the i-th offered model."""
-    return of_task(ARRAYS, i)
+    return of_task(ARRAYS, model_number)
 
 
-def of_task(name: str, place: int) -> str:
+def of_task(base_name: str, task_place: int) -> str:
     """Return the name of a record or an entry of the reply to the task at a place among the client's tasks."""
-    return f"{name}-{place}" if place else name
+    return f"{base_name}-{task_place}" if task_place else base_name
 
 
-def updates_of(place: int) -> tuple[str, str]:
+def updates_of(task_place: int) -> tuple[str, str]:
     """Return the names of the update records of the task at a place: the update, and that of the second half if asked."""
-    return of_task(UPDATE, update_number(place)), of_task(UPDATE, update_number(place, 1))
+    return of_task(UPDATE, update_number(task_place)), of_task(UPDATE, update_number(task_place, 1))
 
 
 @dataclass(frozen=True)
@@ -290,20 +297,22 @@ class OtherTensors:
         """Return those parts of a net's state dict."""
         # The parameters themselves: tied ones are the same object.
         state_dict = module.state_dict(keep_vars=True)
-        name_in_row = {id(state_dict[piece.name]): piece.name for piece in layout.pieces}
-        others = {}
-        tied = {}
-        for name, tensor in state_dict.items():
+        name_in_row = {
+            id(state_dict[row_piece.name]): row_piece.name for row_piece in layout.pieces
+        }
+        other_tensors = {}
+        tied_names = {}
+        for tensor_name, tensor in state_dict.items():
             first_name = name_in_row.get(id(tensor))
             if first_name is None:
-                others[name] = tensor.detach().clone().contiguous()
-            elif first_name != name:
-                tied[name] = first_name
-        return cls(others, tied)
+                other_tensors[tensor_name] = tensor.detach().clone().contiguous()
+            elif first_name != tensor_name:
+                tied_names[tensor_name] = first_name
+        return cls(other_tensors, tied_names)
 
 
 def packed(
-    row: Tensor,
+    model_row: Tensor,
     layout: Layout,
     other_tensors: OtherTensors | None = None,
     without: Tensor | None = None,
@@ -311,7 +320,7 @@ def packed(
     """Convert a row to arrays.
 
     Args:
-        row: The row ``(d,)``.
+        model_row: The row ``(d,)``.
         layout: The layout of the model's parameters.
         other_tensors: The other parts of the state dict. With them the result is a complete state
             dict.
@@ -320,26 +329,28 @@ def packed(
     Returns:
         The record.
     """
-    state_dict = layout.state_dict(row.detach().cpu())
-    tensors = {}
-    for piece in layout.pieces:
-        if without is None or not without[piece.start : piece.stop].all():
-            tensors[piece.name] = state_dict[piece.name]
+    # The tensors of the row, without those whose columns are all left out.
+    state_dict = layout.state_dict(model_row.detach().cpu())
+    packed_tensors = {}
+    for row_piece in layout.pieces:
+        if without is None or not without[row_piece.start : row_piece.stop].all():
+            packed_tensors[row_piece.name] = state_dict[row_piece.name]
     if other_tensors is None:
-        return ArrayRecord(tensors)
-    tied = {
-        name: state_dict[first_name]
-        for name, first_name in other_tensors.tied.items()
-        if first_name in tensors
+        return ArrayRecord(packed_tensors)
+    # Tied tensors have the values of their first name.
+    tied_tensors = {
+        tied_name: state_dict[first_name]
+        for tied_name, first_name in other_tensors.tied.items()
+        if first_name in packed_tensors
     }
-    return ArrayRecord({**tensors, **tied, **other_tensors.others})
+    return ArrayRecord({**packed_tensors, **tied_tensors, **other_tensors.others})
 
 
-def unpacked(record: Any, layout: Layout, may_lack: Tensor | None = None) -> Tensor:
+def unpacked(array_record: Any, layout: Layout, may_lack: Tensor | None = None) -> Tensor:
     """Convert arrays to a row.
 
     Args:
-        record: The record, possibly from an unknown sender.
+        array_record: The record, possibly from an unknown sender.
         layout: The layout of the model's parameters.
         may_lack: Mask ``(d,)`` of columns whose arrays may be missing. None means that all must be
             there.
@@ -350,28 +361,30 @@ def unpacked(record: Any, layout: Layout, may_lack: Tensor | None = None) -> Ten
     Raises:
         Unfit: An array is missing or cannot be used.
     """
-    row = torch.full((layout.size,), torch.nan)
-    for piece in layout.pieces:
-        if piece.name in record:
-            values = array_of(record, piece.name, piece.shape)
+    model_row = torch.full((layout.size,), torch.nan)
+    for row_piece in layout.pieces:
+        if row_piece.name in array_record:
+            values = array_of(array_record, row_piece.name, row_piece.shape)
             # A value too large for single precision becomes infinite and is refused later.
             with np.errstate(over="ignore"):
                 single_precision = values.astype(np.float32).reshape(-1)
-            row[piece.start : piece.stop] = torch.from_numpy(single_precision)
-        elif may_lack is None or not may_lack[piece.start : piece.stop].all():
-            raise Unfit(f"its arrays lack {piece.name!r}; they are from another model")
-    return row
+            model_row[row_piece.start : row_piece.stop] = torch.from_numpy(single_precision)
+        elif may_lack is None or not may_lack[row_piece.start : row_piece.stop].all():
+            raise Unfit(f"its arrays lack {row_piece.name!r}; they are from another model")
+    return model_row
 
 
-def array_of(record: Any, name: str, shape: tuple[int, ...] | None = None) -> np.ndarray:
+def array_of(
+    array_record: Any, array_name: str, shape: tuple[int, ...] | None = None
+) -> np.ndarray:
     """Read an array of a record.
 
     The record may be from an unknown sender. The numbers are read only if the header fits, and
     nothing is ever unpickled.
 
     Args:
-        record: The record.
-        name: Name of the array.
+        array_record: The record.
+        array_name: Name of the array.
         shape: The shape that the array must have; it must then contain floating-point numbers. None
             allows any shape and any real numbers.
 
@@ -382,53 +395,61 @@ def array_of(record: Any, name: str, shape: tuple[int, ...] | None = None) -> np
         Unfit: The array cannot be read, or has another shape or type.
     """
     try:
-        file_bytes = bytes(record[name].data)
-        stated_shape, order, dtype, start = _header(file_bytes)
+        file_bytes = bytes(array_record[array_name].data)
+        stated_shape, order, dtype, data_start = _header(file_bytes)
     except Exception as error:
         # A malformed header can make NumPy raise any error.
-        raise Unfit(f"its array {name!r} cannot be read: {type(error).__name__} {error}") from None
+        raise Unfit(
+            f"its array {array_name!r} cannot be read: {type(error).__name__} {error}"
+        ) from None
+    # Check the header before any number is read.
     if shape is not None and stated_shape != shape:
-        raise Unfit(f"its array {name!r} has shape {stated_shape} where the model has {shape}")
+        raise Unfit(
+            f"its array {array_name!r} has shape {stated_shape} where the model has {shape}"
+        )
     if shape is not None and dtype.kind != "f":
-        raise Unfit(f"its array {name!r} is of {dtype}, not of floating-point numbers")
-    number_bytes = len(file_bytes) - start
+        raise Unfit(f"its array {array_name!r} is of {dtype}, not of floating-point numbers")
+    number_bytes = len(file_bytes) - data_start
     if (
         dtype.kind not in "fiu"
         or min(stated_shape, default=0) < 0
         or math.prod(stated_shape) * dtype.itemsize != number_bytes
     ):
         raise Unfit(
-            f"its array {name!r} cannot be read: {stated_shape} of {dtype} in {number_bytes} bytes"
+            f"its array {array_name!r} cannot be read: {stated_shape} of {dtype} in {number_bytes} bytes"
         )
     try:
-        values = np.frombuffer(file_bytes, dtype, offset=start).reshape(stated_shape, order=order)
+        values = np.frombuffer(file_bytes, dtype, offset=data_start).reshape(
+            stated_shape, order=order
+        )
     except ValueError as error:
         # It has more dimensions than NumPy allows.
-        raise Unfit(f"its array {name!r} cannot be read: {error}") from None
+        raise Unfit(f"its array {array_name!r} cannot be read: {error}") from None
     return values.astype(dtype.newbyteorder("="))
 
 
 def _header(file_bytes: bytes) -> tuple[tuple[int, ...], Literal["C", "F"], np.dtype[Any], int]:
     """Shape, order and type in the header of an ``.npy`` file, and the position of its numbers."""
-    stream = io.BytesIO(file_bytes)
+    # Versions 1 and 2 of the format differ in the header's length field.
+    byte_stream = io.BytesIO(file_bytes)
     read_header = np.lib.format.read_array_header_2_0
-    if np.lib.format.read_magic(stream) == (1, 0):
+    if np.lib.format.read_magic(byte_stream) == (1, 0):
         read_header = np.lib.format.read_array_header_1_0
     # An unknown sender's header must not print warnings on this terminal.
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        shape, is_fortran_order, dtype = read_header(stream)
+        stated_shape, is_fortran_order, dtype = read_header(byte_stream)
     order: Literal["C", "F"] = "F" if is_fortran_order else "C"
-    return tuple(int(size) for size in shape), order, dtype, stream.tell()
+    return tuple(int(axis_length) for axis_length in stated_shape), order, dtype, byte_stream.tell()
 
 
-def only(records: Mapping[str, Any], name: str, kind: str) -> Any:
+def only(records: Mapping[str, Any], record_name: str, record_kind: str) -> Any:
     """Return the record with a name, or the only record.
 
     Args:
         records: The records.
-        name: The name.
-        kind: Kind of the records, for the error.
+        record_name: The name.
+        record_kind: Kind of the records, for the error.
 
     Returns:
         The record.
@@ -436,59 +457,62 @@ def only(records: Mapping[str, Any], name: str, kind: str) -> Any:
     Raises:
         Unfit: There are several records or none, and none has this name.
     """
-    if name in records:
-        return records[name]
+    if record_name in records:
+        return records[record_name]
     if len(records) == 1:
         return next(iter(records.values()))
-    raise Unfit(f"its reply has {len(records)} {kind} and none is called {name!r}")
+    raise Unfit(f"its reply has {len(records)} {record_kind} and none is called {record_name!r}")
 
 
-def number(metrics: MetricRecord, names: Iterable[str]) -> float:
+def number(metrics: MetricRecord, metric_names: Iterable[str]) -> float:
     """Return the first metric found as one number.
 
     Args:
         metrics: The metrics.
-        names: The names to try, in order.
+        metric_names: The names to try, in order.
 
     Returns:
         The number; NaN if no name is found, or if a client cannot have measured this value.
     """
-    value = next((metrics[name] for name in names if name in metrics), math.nan)
-    if not isinstance(value, (int, float)) or not abs(value) <= MAX_MEASURED:
+    metric_value = next(
+        (metrics[metric_name] for metric_name in metric_names if metric_name in metrics), math.nan
+    )
+    if not isinstance(metric_value, (int, float)) or not abs(metric_value) <= MAX_MEASURED:
         return math.nan
-    return float(value)
+    return float(metric_value)
 
 
-def error_sums(metrics: MetricRecord, names: Iterable[str]) -> ErrorSums:
+def error_sums(metrics: MetricRecord, metric_names: Iterable[str]) -> ErrorSums:
     """Return the sums of a metric, from which it follows for several clients together.
 
     Args:
         metrics: The metrics.
-        names: The names of the metric to try, in order.
+        metric_names: The names of the metric to try, in order.
 
     Returns:
         The sums; empty if the client sent none, or none of the form and size that a client can have
         measured.
     """
-    metric = next((name for name in names if name in metrics), "")
-    if not metric:
+    # The sums have the name of the metric, a sign, and a name of their own.
+    metric_name = next((app_name for app_name in metric_names if app_name in metrics), "")
+    if not metric_name:
         return {}
     stated_sums: dict[str, float] = {}
-    for key, value in metrics.items():
-        if key.startswith(f"{metric}{SIGN}"):
-            if not isinstance(value, (int, float)) or not abs(value) <= MAX_MEASURED:
+    for entry_name, entry_value in metrics.items():
+        if entry_name.startswith(f"{metric_name}{SIGN}"):
+            if not isinstance(entry_value, (int, float)) or not abs(entry_value) <= MAX_MEASURED:
                 return {}
-            stated_sums[key] = float(value)
-    sums = parted(stated_sums)[1].get(metric, {})
-    return sums if sound(sums) else {}
+            stated_sums[entry_name] = float(entry_value)
+    metric_sums = parted(stated_sums)[1].get(metric_name, {})
+    return metric_sums if sound(metric_sums) else {}
 
 
-def numbers(metrics: MetricRecord, name: str) -> tuple[float, ...]:
+def numbers(metrics: MetricRecord, metric_name: str) -> tuple[float, ...]:
     """Return the numbers of a metric.
 
     Args:
         metrics: The metrics.
-        name: The name of the metric.
+        metric_name: The name of the metric.
 
     Returns:
         The numbers; empty if the metric is missing.
@@ -496,19 +520,19 @@ def numbers(metrics: MetricRecord, name: str) -> tuple[float, ...]:
     Raises:
         Unfit: The values are not numbers.
     """
-    value = metrics.get(name, [])
-    values = tuple(value if isinstance(value, list) else [value])
-    if not all(isinstance(entry, (int, float)) for entry in values):
-        raise Unfit(f"its {name} are not numbers")
-    return values
+    stated_value = metrics.get(metric_name, [])
+    stated_values = tuple(stated_value if isinstance(stated_value, list) else [stated_value])
+    if not all(isinstance(stated_number, (int, float)) for stated_number in stated_values):
+        raise Unfit(f"its {metric_name} are not numbers")
+    return stated_values
 
 
-def count_of(metrics: MetricRecord, name: str, meaning: str, least: int = 1) -> int:
+def count_of(metrics: MetricRecord, metric_name: str, meaning: str, least: int = 1) -> int:
     """Return the number of things that a metric states.
 
     Args:
         metrics: The metrics of a reply, possibly from an unknown sender.
-        name: The name of the metric.
+        metric_name: The name of the metric.
         meaning: What it counts, for the error.
         least: The smallest number.
 
@@ -518,23 +542,23 @@ def count_of(metrics: MetricRecord, name: str, meaning: str, least: int = 1) -> 
     Raises:
         Unfit: The metric is missing, is not a whole number, or is too small.
     """
-    if name not in metrics:
-        raise Unfit(f"its reply has no {meaning} ({name})")
-    count = whole(metrics[name])
-    if count is None or count < least:
-        stated = brief(metrics[name])[:40]
+    if metric_name not in metrics:
+        raise Unfit(f"its reply has no {meaning} ({metric_name})")
+    stated_count = whole(metrics[metric_name])
+    if stated_count is None or stated_count < least:
+        stated = brief(metrics[metric_name])[:40]
         raise Unfit(
-            f"its {meaning} ({name}) must be a whole number from {least} to 2^63 - 1, got {stated}"
+            f"its {meaning} ({metric_name}) must be a whole number from {least} to 2^63 - 1, got {stated}"
         )
-    return count
+    return stated_count
 
 
-def held_out_metrics(losses: HeldOutLosses) -> dict[str, Any]:
+def held_out_metrics(held_out_losses: HeldOutLosses) -> dict[str, Any]:
     """Return the metrics that state a client's held-out losses."""
-    upper_triangle = losses.products[np.triu_indices(len(losses.sums))]
+    upper_triangle = held_out_losses.products[np.triu_indices(len(held_out_losses.sums))]
     return {
-        HELD_OUT_COUNT: losses.count,
-        HELD_OUT_SUMS: losses.sums.tolist(),
+        HELD_OUT_COUNT: held_out_losses.count,
+        HELD_OUT_SUMS: held_out_losses.sums.tolist(),
         HELD_OUT_PRODUCTS: upper_triangle.tolist(),
     }
 
@@ -556,39 +580,50 @@ def held_out_losses_of(
         Unfit: The numbers are missing, not finite or too large, or no losses have such sums and
             products.
     """
+    # The sums are a vector, and the products come as the upper triangle of a symmetric matrix.
     model_count = len(models)
-    sums = np.array(numbers(metrics, HELD_OUT_SUMS), dtype=np.float64)
+    loss_sums = np.array(numbers(metrics, HELD_OUT_SUMS), dtype=np.float64)
     upper_triangle = np.array(numbers(metrics, HELD_OUT_PRODUCTS), dtype=np.float64)
-    if len(sums) != model_count or len(upper_triangle) != model_count * (model_count + 1) // 2:
+    if len(loss_sums) != model_count or len(upper_triangle) != model_count * (model_count + 1) // 2:
         raise Unfit(
-            f"its held-out losses are {len(sums)} sums and {len(upper_triangle)} products for {model_count} models"
+            f"its held-out losses are {len(loss_sums)} sums and {len(upper_triangle)} products for {model_count} models"
         )
-    count = count_of(metrics, HELD_OUT_COUNT, "number of held-out examples", least=0)
-    if count > most_examples:
+    example_count = count_of(metrics, HELD_OUT_COUNT, "number of held-out examples", least=0)
+    if example_count > most_examples:
         raise Unfit(
-            f"it claims {count:,} held-out examples, more than {most_examples:,} (robust.most_examples)"
+            f"it claims {example_count:,} held-out examples, more than {most_examples:,} (robust.most_examples)"
         )
-    products = np.zeros((model_count, model_count))
-    products[np.triu_indices(model_count)] = upper_triangle
-    products = np.triu(products) + np.triu(products, 1).T
+    # Restore the lower triangle.
+    loss_products = np.zeros((model_count, model_count))
+    loss_products[np.triu_indices(model_count)] = upper_triangle
+    loss_products = np.triu(loss_products) + np.triu(loss_products, 1).T
     # No loss is counted above a bound. NaN fails these comparisons, too.
-    largest_sum = (1 + MAX_ROUNDING_ERROR) * count * WORST_LOSS
-    valid_sums = (np.abs(sums) <= largest_sum).all()
-    valid_products = (np.abs(products) <= largest_sum * WORST_LOSS).all()
+    largest_sum = (1 + MAX_ROUNDING_ERROR) * example_count * WORST_LOSS
+    valid_sums = (np.abs(loss_sums) <= largest_sum).all()
+    valid_products = (np.abs(loss_products) <= largest_sum * WORST_LOSS).all()
     if not valid_sums or not valid_products:
         raise Unfit(
             f"its held-out losses have sums that are not finite, or of more than {WORST_LOSS:g} for each example"
         )
     # The count, the sums and the products are the Gram matrix of the constant 1 and the losses of
     # each model, over the examples. So it has no negative eigenvalue, but for rounding.
-    gram = np.block([[np.full((1, 1), float(count)), sums[None]], [sums[:, None], products]])
-    norms = np.sqrt(gram.diagonal().clip(min=0))
+    gram_matrix = np.block(
+        [
+            [np.full((1, 1), float(example_count)), loss_sums[None]],
+            [loss_sums[:, None], loss_products],
+        ]
+    )
+    norms = np.sqrt(gram_matrix.diagonal().clip(min=0))
     with np.errstate(divide="ignore", invalid="ignore"):
-        cosines = np.nan_to_num(gram / np.outer(norms, norms), posinf=2.0, neginf=-2.0)
+        cosines = np.nan_to_num(gram_matrix / np.outer(norms, norms), posinf=2.0, neginf=-2.0)
     smallest_eigenvalue = np.linalg.eigvalsh(cosines)[0]
-    if (gram.diagonal() < 0).any() or smallest_eigenvalue < -MAX_ROUNDING_ERROR * (model_count + 1):
+    if (gram_matrix.diagonal() < 0).any() or smallest_eigenvalue < -MAX_ROUNDING_ERROR * (
+        model_count + 1
+    ):
         raise Unfit("no held-out losses have the sums and products that it reports")
-    return HeldOutLosses(models=tuple(models), count=count, sums=sums, products=products)
+    return HeldOutLosses(
+        models=tuple(models), count=example_count, sums=loss_sums, products=loss_products
+    )
 
 
 def whole(value: Any) -> int | None:
@@ -600,16 +635,22 @@ def whole(value: Any) -> int | None:
 
 def brief(reason: Any) -> str:
     """Shorten a text from an unknown sender to one line, without characters that control a terminal or text direction."""
-    text = str(reason)[: 10 * MAX_TEXT_LENGTH]
-    printable_text = "".join(char if char.isprintable() else " " for char in text)
+    long_text = str(reason)[: 10 * MAX_TEXT_LENGTH]
+    printable_text = "".join(
+        character if character.isprintable() else " " for character in long_text
+    )
     return " ".join(printable_text.split())[:MAX_TEXT_LENGTH]
 
 
 def config_of(*orders: Order) -> ConfigRecord:
     """Return a config with the keys of Flower's quickstart (``lr``, ``server-round``) and the tasks for Coterie's apps."""
-    first = orders[0]
-    tasks = json.dumps([order_to_json(order) for order in orders])
-    return ConfigRecord({"lr": first.lr, "server-round": first.round + 1, TASK: tasks})
+    # All tasks of a message have the learning rate and the round of the first one in the keys that
+    # any app reads.
+    first_order = orders[0]
+    tasks_json = json.dumps([order_to_json(order) for order in orders])
+    return ConfigRecord(
+        {"lr": first_order.lr, "server-round": first_order.round + 1, TASK: tasks_json}
+    )
 
 
 def app_config(content: RecordDict) -> dict[str, Any]:
@@ -617,7 +658,9 @@ def app_config(content: RecordDict) -> dict[str, Any]:
     config = content.get(CONFIG)
     if not isinstance(config, ConfigRecord):
         return {}
-    return {name: value for name, value in config.items() if name != TASK}
+    return {
+        entry_name: entry_value for entry_name, entry_value in config.items() if entry_name != TASK
+    }
 
 
 def orders_of(content: RecordDict) -> tuple[Order, ...]:
@@ -639,10 +682,13 @@ def orders_of(content: RecordDict) -> tuple[Order, ...]:
         raise ValueError(
             "this app needs a task of Coterie's MethodStrategy, and the message has none"
         )
-    orders = tuple(order_from_json(values) for values in json.loads(str(config[TASK])))
+    orders = tuple(
+        order_from_json(order_entries) for order_entries in json.loads(str(config[TASK]))
+    )
+    # Results are stored by client, exchange and part, so these must be clear.
     origins = {(order.key, order.client, order.run) for order in orders}
-    parts = {order.part for order in orders}
-    if len(origins) != 1 or len(parts) < len(orders):
+    part_names = {order.part for order in orders}
+    if len(origins) != 1 or len(part_names) < len(orders):
         raise ValueError(
             "the tasks of a message must be of one client and exchange, and of different parts of a plan"
         )
@@ -677,18 +723,19 @@ NOT_IN_A_FUNCTION: tuple[Feature, ...] = (
 layers of a net, and one that tests returns the mean loss only."""
 
 
-def lacking_feature(tasks: Sequence[Task], lacked: Sequence[Feature]) -> str | None:
+def lacking_feature(tasks: Sequence[Task], lacked_features: Sequence[Feature]) -> str | None:
     """Return the first of some features that tasks of one client ask for, in words; None without one.
 
     Args:
         tasks: The tasks.
-        lacked: What the client's app cannot do.
+        lacked_features: What the client's app cannot do.
     """
-    if len(tasks) > 1 and "several-tasks" in lacked:
+    # Several tasks in one message are a feature by themselves.
+    if len(tasks) > 1 and "several-tasks" in lacked_features:
         return IN_WORDS["several-tasks"]
     for task in tasks:
         features = features_of(task)
-        for feature in lacked:
+        for feature in lacked_features:
             if feature in features:
                 return IN_WORDS[feature]
     return None
@@ -708,8 +755,8 @@ def why_not(
     Returns:
         One sentence, or None if the client can do the tasks.
     """
-    lacked = NOT_IN_A_FUNCTION if trains_by_function else NOT_IN_A_PLAIN_APP
-    feature = lacking_feature(tasks, lacked)
+    lacked_features = NOT_IN_A_FUNCTION if trains_by_function else NOT_IN_A_PLAIN_APP
+    feature = lacking_feature(tasks, lacked_features)
     return feature and _unsupported(method, feature, client, trains_by_function)
 
 
@@ -755,6 +802,7 @@ def check(
     Raises:
         SettingError: The clients' apps would ignore a part of a task.
     """
+    # Some app can do every task.
     if set(coterie_clients) - set(function_clients):
         return
     all_train_by_functions = bool(coterie_clients)
@@ -770,6 +818,7 @@ def check(
         tasks = tasks_of(first_plan, asked_client)
         if refusal := why_not(method.name, tasks, shown_client, all_train_by_functions):
             raise SettingError(refusal)
+    # Later plans may ask for more than the first one.
     for feature in NOT_IN_A_FUNCTION if all_train_by_functions else NOT_IN_A_PLAIN_APP:
         if feature in needs_of(method).features:
             refusal = _unsupported(

@@ -45,11 +45,11 @@ class Claim(NamedTuple):
         return self.name or str(self.client)
 
 
-def id_of(name: str) -> Client:
+def id_of(client_name: str) -> Client:
     """Return the id of the client with this name.
 
     Args:
-        name: The name.
+        client_name: The name.
 
     Returns:
         An id from 2^48 to 2^49 - 1, the same everywhere.
@@ -59,16 +59,16 @@ def id_of(name: str) -> Client:
         (True, False)
     """
     return SMALLEST_HASHED_ID + int.from_bytes(
-        hashlib.blake2b(name.encode(), digest_size=6).digest(), "big"
+        hashlib.blake2b(client_name.encode(), digest_size=6).digest(), "big"
     )
 
 
-def claim_of(value: Any, place: str) -> Claim:
+def claim_of(stated_client: Any, entry_name: str) -> Claim:
     """Return the client that a value denotes.
 
     Args:
-        value: A whole number, also as text, or a name.
-        place: Where it stands, for the message.
+        stated_client: A whole number, also as text, or a name.
+        entry_name: Where it stands, for the message.
 
     Returns:
         The client.
@@ -81,27 +81,30 @@ def claim_of(value: Any, place: str) -> Claim:
         >>> claim_of(3, "client-id"), claim_of("3", "client-id"), claim_of("north", "client-id").name
         (Claim(client=3, name=''), Claim(client=3, name=''), 'north')
     """
-    if not isinstance(value, str):
-        return Claim(int(value))
-    if re.fullmatch("[+-]?[0-9]+", value):
-        if len(value) > MAX_ID_DIGITS or not value.isdecimal():
-            got = f"got {value[:40]!r}"
+    if not isinstance(stated_client, str):
+        return Claim(int(stated_client))
+    # A text of digits is an id. With a sign, or too many digits, it is neither an id nor a name.
+    if re.fullmatch("[+-]?[0-9]+", stated_client):
+        if len(stated_client) > MAX_ID_DIGITS or not stated_client.isdecimal():
+            got_value = f"got {stated_client[:40]!r}"
             raise SettingError(
-                f"{place} must be a name or a non-negative integer of at most {MAX_ID_DIGITS} digits, {got}"
+                f"{entry_name} must be a name or a non-negative integer of at most {MAX_ID_DIGITS} digits, {got_value}"
             )
-        return Claim(int(value))
-    check_name(value, place)
+        return Claim(int(stated_client))
+    check_name(stated_client, entry_name)
     # Two names that differ must be shown differently.
-    if printable(value) != value:
-        raise SettingError(f"{place}: a name must have only printable characters, got {value!r}")
-    return Claim(id_of(value), value)
+    if printable(stated_client) != stated_client:
+        raise SettingError(
+            f"{entry_name}: a name must have only printable characters, got {stated_client!r}"
+        )
+    return Claim(id_of(stated_client), stated_client)
 
 
-def claim_in_config(config: Mapping[str, Any]) -> Claim | None:
+def claim_in_config(node_config: Mapping[str, Any]) -> Claim | None:
     """Return the client in a node's config.
 
     Args:
-        config: The node's config.
+        node_config: The node's config.
 
     Returns:
         The client by ``client-id``, or else by ``partition-id``; None if the config has neither.
@@ -109,9 +112,9 @@ def claim_in_config(config: Mapping[str, Any]) -> Claim | None:
     Raises:
         SettingError: The entry is a text that can be neither an id nor a name.
     """
-    for key in ("client-id", "partition-id"):
-        if key in config:
-            return claim_of(config[key], key)
+    for config_key in ("client-id", "partition-id"):
+        if config_key in node_config:
+            return claim_of(node_config[config_key], config_key)
     return None
 
 
@@ -143,22 +146,23 @@ def claim_in_reply(content: RecordDict) -> Claim | None:
         Unfit: The id is not a non-negative integer, the name is not allowed, or the id is not that
             of the name.
     """
+    # The id, as a number, and the name, as a text, are in separate records.
     id_record = content.get(WHO, MetricRecord())
     name_record = content.get(NAME)
     if not isinstance(id_record, MetricRecord) or (
         "client" in id_record and whole(id_record["client"]) is None
     ):
         raise Unfit("its client id must be a non-negative integer")
-    client = whole(id_record.get("client"))
+    stated_id = whole(id_record.get("client"))
     if name_record is None:
-        return None if client is None else Claim(client)
-    name = name_record.get("name") if isinstance(name_record, ConfigRecord) else None
-    if not isinstance(name, str):
+        return None if stated_id is None else Claim(stated_id)
+    stated_name = name_record.get("name") if isinstance(name_record, ConfigRecord) else None
+    if not isinstance(stated_name, str):
         raise Unfit("its client name must be a text")
     try:
-        claim = claim_of(name, "its client name")
+        claim = claim_of(stated_name, "its client name")
     except SettingError as error:
         raise Unfit(str(error)) from None
-    if claim != (client, name):
-        raise Unfit(f"its client id {client} is not the id of its name {name!r}")
+    if claim != (stated_id, stated_name):
+        raise Unfit(f"its client id {stated_id} is not the id of its name {stated_name!r}")
     return claim

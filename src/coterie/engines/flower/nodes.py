@@ -127,19 +127,23 @@ def identity_of_list(clients: Mapping[Any, Any], folder: Path, list_name: str) -
         SettingError: A client is neither a name nor an id, an entry has none of these forms, or a
             node is listed twice.
     """
+    # Each entry of the list becomes an identifier of a node: its node id, or the fingerprint of its
+    # key.
     identifiers: dict[Claim, str] = {}
-    for key, entry in clients.items():
-        claim = claim_of(str(key), f"{list_name}: a client")
-        if type(entry) is int and 0 <= entry < 2**64:
-            identifier = f"node {entry}"
-        elif isinstance(entry, str) and entry.startswith("SHA256:"):
-            identifier = entry.strip().rstrip("=")
-        elif isinstance(entry, (str, Path)) and str(entry):
-            identifier = _fingerprint_of_file(folder / entry, claim, list_name)
+    for client_key, identifier_entry in clients.items():
+        claim = claim_of(str(client_key), f"{list_name}: a client")
+        if type(identifier_entry) is int and 0 <= identifier_entry < 2**64:
+            identifier = f"node {identifier_entry}"
+        elif isinstance(identifier_entry, str) and identifier_entry.startswith("SHA256:"):
+            identifier = identifier_entry.strip().rstrip("=")
+        elif isinstance(identifier_entry, (str, Path)) and str(identifier_entry):
+            identifier = _fingerprint_of_file(folder / identifier_entry, claim, list_name)
         else:
             raise SettingError(
-                f"{list_name} must give client {claim} a public key file, a fingerprint SHA256:... or a node id, got {entry!r}"
+                f"{list_name} must give client {claim} a public key file, a fingerprint SHA256:... or a node id, "
+                f"got {identifier_entry!r}"
             )
+        # A node listed twice could be either client.
         for earlier_claim, earlier_identifier in identifiers.items():
             if earlier_identifier == identifier:
                 raise SettingError(
@@ -156,16 +160,16 @@ def identity_of_list(clients: Mapping[Any, Any], folder: Path, list_name: str) -
     )
 
 
-def _fingerprint_of_file(path: Path, claim: Claim, list_name: str) -> str:
+def _fingerprint_of_file(key_file: Path, claim: Claim, list_name: str) -> str:
     try:
-        public_key = load_ssh_public_key(read_regular(path, limit=_MAX_KEY_BYTES))
+        public_key = load_ssh_public_key(read_regular(key_file, limit=_MAX_KEY_BYTES))
         return fingerprint(public_key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     except OSError as error:
         problem = reason(error)
     except (ValueError, UserError, UnsupportedAlgorithm) as error:
         problem = str(error)
     raise SettingError(
-        f"{list_name} gives client {claim} the public key file {path}, which cannot be read: {problem}"
+        f"{list_name} gives client {claim} the public key file {key_file}, which cannot be read: {problem}"
     )
 
 
@@ -201,11 +205,11 @@ class Identity:
     names: Mapping[Client, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, value: str | Mapping[Client | str, Any] | Identity) -> Identity:
+    def of(cls, identity_setting: str | Mapping[Client | str, Any] | Identity) -> Identity:
         """Make the rule from a strategy's setting.
 
         Args:
-            value: The setting.
+            identity_setting: The setting.
 
         Returns:
             The rule.
@@ -213,17 +217,17 @@ class Identity:
         Raises:
             SettingError: The setting is not allowed.
         """
-        if isinstance(value, Identity):
-            return value
-        if isinstance(value, Mapping):
-            return identity_of_list(value, Path(), "MethodStrategy.identity")
-        if value not in (CLAIMED, FIRST_CLAIMED):
-            suggestion = nearest(value, (CLAIMED, FIRST_CLAIMED))
+        if isinstance(identity_setting, Identity):
+            return identity_setting
+        if isinstance(identity_setting, Mapping):
+            return identity_of_list(identity_setting, Path(), "MethodStrategy.identity")
+        if identity_setting not in (CLAIMED, FIRST_CLAIMED):
+            suggestion = nearest(identity_setting, (CLAIMED, FIRST_CLAIMED))
             raise SettingError(
                 f"MethodStrategy.identity must be {CLAIMED}, {FIRST_CLAIMED} or a mapping of clients to keys, "
-                f"got {value!r}{suggestion}"
+                f"got {identity_setting!r}{suggestion}"
             )
-        return cls(value)
+        return cls(identity_setting)
 
     def continued(
         self, owners: Mapping[Client, str], client_of_node: Mapping[int, Client]
@@ -238,6 +242,7 @@ class Identity:
         Returns:
             The rule.
         """
+        # A list counts as it is now: a client that the operator has removed stays out.
         if self.rule == LISTED:
             return replace(self, owners=dict(self.owners))
         owners_before = dict(owners)
@@ -271,6 +276,8 @@ class Identity:
         """
         if self.rule == CLAIMED:
             return claimed
+        # Under ``first`` and with a list, the node's key or id decides, and a claim may only
+        # confirm it.
         owner = self.client_of(identifiers)
         if owner is None and self.rule == LISTED:
             problem = "is not in the list of clients"
@@ -283,6 +290,7 @@ class Identity:
             problem = f"client {claimed} is {owner_node}"
         else:
             return claimed if owner is None else owner
+        # Say which node is refused, and what it claims.
         subject = f"node {node}"
         if len(identifiers) > 1:
             subject += f" with key {identifiers[0]}"
@@ -354,9 +362,9 @@ class Waiting:
     def __post_init__(self) -> None:
         check(self)
 
-    def enough_replies(self, count: int) -> int:
-        """Return the number of answers, out of ``count``, after which the grace time begins."""
-        return math.ceil(self.min_replies * count - 1e-9)
+    def enough_replies(self, reply_count: int) -> int:
+        """Return the number of answers, out of all, after which the grace time begins."""
+        return math.ceil(self.min_replies * reply_count - 1e-9)
 
     def grace_seconds(self, elapsed: float) -> float:
         """Return the grace time in seconds if enough answers arrived within ``elapsed`` seconds."""
@@ -418,9 +426,9 @@ class Messenger:
         """Wait some seconds."""
         time.sleep(seconds)
 
-    def is_behind(self, kind: RequestKind) -> bool:
+    def is_behind(self, request_kind: RequestKind) -> bool:
         """Whether a node gets requests of this kind without a wait for the answer."""
-        return len(self.unanswered.get(kind, ())) >= MAX_UNANSWERED
+        return len(self.unanswered.get(request_kind, ())) >= MAX_UNANSWERED
 
     def ask(
         self,
@@ -445,13 +453,23 @@ class Messenger:
         """
         messages = list(messages)
         self.collect_late()
+        # Nodes that did not answer the last requests of this kind get the message, but nobody waits
+        # for them.
         asked_kinds = {RequestKind.of(message) for message in messages}
-        awaited_kinds = {kind for kind in asked_kinds if not self.is_behind(kind)} or asked_kinds
+        awaited_kinds = {
+            request_kind for request_kind in asked_kinds if not self.is_behind(request_kind)
+        } or asked_kinds
         # Nodes that have answered before and still do. Some of them may not be asked this time.
-        reliable_kinds = {kind for kind in self.longest_seconds if not self.is_behind(kind)}
-        requests = {kind.request for kind in asked_kinds}
+        reliable_kinds = {
+            request_kind
+            for request_kind in self.longest_seconds
+            if not self.is_behind(request_kind)
+        }
+        requests = {request_kind.request for request_kind in asked_kinds}
         reliable_others = {
-            kind.node for kind in reliable_kinds - asked_kinds if kind.request in requests
+            request_kind.node
+            for request_kind in reliable_kinds - asked_kinds
+            if request_kind.request in requests
         }
         if (
             self.usual_seconds is not None
@@ -461,7 +479,10 @@ class Messenger:
         ):
             usual_timeout = self.usual_seconds + waiting.grace_seconds(self.usual_seconds)
             waiting = replace(waiting, timeout=min(waiting.timeout, usual_timeout))
-        replies, elapsed = self.exchange(messages, {kind.node for kind in awaited_kinds}, waiting)
+        # Send the messages, and remember how long enough answers take at most.
+        replies, elapsed = self.exchange(
+            messages, {request_kind.node for request_kind in awaited_kinds}, waiting
+        )
         if elapsed is not None:
             self.usual_seconds = max(elapsed, self.usual_seconds or 0.0)
         return replies
@@ -483,35 +504,40 @@ class Messenger:
             The answers of all nodes, and the time in seconds until there were enough; None if there
             were never enough.
         """
+        # The wait ends at the timeout, or earlier if the awaited messages are answered.
         node_of_message = self._send(messages)
-        start = self.now()
-        end = start + waiting.timeout
+        start_time = self.now()
+        deadline = start_time + waiting.timeout
         awaited_ids = {
             message_id for message_id, node in node_of_message.items() if node in awaited_nodes
         }
         replies: list[Message] = []
         seconds_to_enough = None
         while True:
+            # Take what has arrived. An answer to a message of an earlier exchange is late.
             for reply in self._pull():
                 message_id = reply.metadata.reply_to_message_id
                 if gone(reply):
                     # No answer of this node will arrive.
                     awaited_ids.discard(message_id)
                 (replies if message_id in node_of_message else self.late_replies).append(reply)
-            now = self.now()
+            current_time = self.now()
             missing_ids = awaited_ids & self._open_requests.keys()
             # Once enough answers are there, the others have only the grace time.
             if seconds_to_enough is None and awaited_ids:
                 remaining = self._remaining_seconds(
-                    len(awaited_ids), missing_ids, now - start, waiting
+                    len(awaited_ids), missing_ids, current_time - start_time, waiting
                 )
                 if remaining is not None:
-                    seconds_to_enough = now - start
-                    end = min(end, now + remaining)
-            if not missing_ids or now >= end:
+                    seconds_to_enough = current_time - start_time
+                    deadline = min(deadline, current_time + remaining)
+            if not missing_ids or current_time >= deadline:
                 break
             # Look often at first, and then about twenty times in the time that has passed.
-            self.sleep(min(1.0, max(0.05, (now - start) / 20), end - now))
+            self.sleep(
+                min(1.0, max(0.05, (current_time - start_time) / 20), deadline - current_time)
+            )
+        # Nodes that still owe an answer are silent until something arrives from them.
         self.silent_nodes |= {
             node
             for message_id, node in node_of_message.items()
@@ -527,8 +553,10 @@ class Messenger:
         With fewer than five clients, for example, a share of 0.8 requires all answers. Then the
         last client has its longest time so far, or else that of the others, plus the grace time.
         """
+        # Enough answers are there: the grace time begins now.
         if awaited - len(missing_ids) >= waiting.enough_replies(awaited):
             return waiting.grace_seconds(elapsed)
+        # Only a single last client gets a limit of its own, see above.
         if len(missing_ids) > 1 or awaited == 1 or waiting.min_replies == 1:
             return None
         last_kind, _ = self._open_requests[next(iter(missing_ids))]
@@ -558,11 +586,11 @@ class Messenger:
         node_of_message = {}
         for message in messages:
             message_id = message.metadata.message_id
-            kind = RequestKind.of(message)
-            node_of_message[message_id] = kind.node
-            self._open_requests[message_id] = (kind, self.now())
+            request_kind = RequestKind.of(message)
+            node_of_message[message_id] = request_kind.node
+            self._open_requests[message_id] = (request_kind, self.now())
             # The oldest of many unanswered messages is forgotten: its answer is no longer collected.
-            unanswered = self.unanswered.setdefault(kind, [])
+            unanswered = self.unanswered.setdefault(request_kind, [])
             unanswered.append(message_id)
             for forgotten_id in unanswered[:-MAX_FOLLOWED]:
                 unanswered.remove(forgotten_id)
@@ -574,15 +602,18 @@ class Messenger:
         replies: list[Message] = []
         if not self._open_requests:
             return replies
+        # Answers to messages that are not open, or from another node than the receiver, do not
+        # count.
         for reply in self.grid.pull_messages(list(self._open_requests)):
             message_id = reply.metadata.reply_to_message_id
             if message_id not in self._open_requests:
                 continue
-            kind, sent_at = self._open_requests[message_id]
+            request_kind, sent_at = self._open_requests[message_id]
             node_gone = gone(reply)
-            if not node_gone and reply.metadata.src_node_id != kind.node:
+            if not node_gone and reply.metadata.src_node_id != request_kind.node:
                 continue
-            unanswered = self.unanswered[kind]
+            # An answer shows that the node is alive. So older messages to it are closed as well.
+            unanswered = self.unanswered[request_kind]
             closed_ids = (
                 [message_id] if node_gone else unanswered[: unanswered.index(message_id) + 1]
             )
@@ -590,9 +621,11 @@ class Messenger:
                 unanswered.remove(closed_id)
                 self._open_requests.pop(closed_id, None)
             if not node_gone:
-                self.silent_nodes.discard(kind.node)
+                self.silent_nodes.discard(request_kind.node)
                 seconds = self.now() - sent_at
-                self.longest_seconds[kind] = max(self.longest_seconds.get(kind, 0.0), seconds)
+                self.longest_seconds[request_kind] = max(
+                    self.longest_seconds.get(request_kind, 0.0), seconds
+                )
             replies.append(reply)
         return replies
 
@@ -615,6 +648,7 @@ The wait is the time that the others took plus the grace time, if this is longer
 
 def _id_failure(reply: Message) -> str | None:
     """Why a reply does not identify a node; None if it does, or if the app does not know Coterie."""
+    # An app without functions for the query fails. For some failures this is no problem.
     if reply.has_error():
         error_text = reply.error.reason or ""
         if f"Invalid message type: {QUERY}" in error_text:
@@ -752,15 +786,18 @@ class Nodes:
 
     def update(self) -> frozenset[Client]:
         """Return the clients that are connected now, and ask new nodes for their ids."""
+        # 1. Which nodes are connected.
         public_keys = {node.node_id: node.public_key for node in self.grid.get_nodes()}
         online_nodes = set(public_keys)
         self._forget_disconnected(online_nodes)
         # Answers to earlier queries may have arrived meanwhile.
         self.messenger.collect_late()
         self._process_replies(self.messenger.take_late(), public_keys)
+        # 2. Ask nodes without a client for their ids.
         new_nodes = [node for node in sorted(online_nodes) if self._is_to_ask(node)]
         if new_nodes:
             self._ask_new(new_nodes, public_keys)
+        # 3. The connected nodes of each client. There may be several of one client.
         node_counts = Counter(
             self.client_of_node[node] for node in online_nodes if node in self.client_of_node
         )
@@ -785,8 +822,8 @@ class Nodes:
         """Note the clients that several connected nodes claim to be, once while this lasts."""
         doubled_clients = {client for client in node_counts if node_counts[client] > 1}
         for client in sorted(doubled_clients - self.doubled_clients):
-            text = f"{node_counts[client]} nodes claim to be client {client}; only the one that came last is used"
-            self.notes.append(Note(kind="node", effect="warns", clients=(client,), text=text))
+            note_text = f"{node_counts[client]} nodes claim to be client {client}; only the one that came last is used"
+            self.notes.append(Note(kind="node", effect="warns", clients=(client,), text=note_text))
         self.doubled_clients = doubled_clients
 
     def node(self, client: Client) -> int:
@@ -794,12 +831,12 @@ class Nodes:
         return self.node_of_client[client]
 
     def wait_for_clients(
-        self, count: int, seconds: float, show_progress: Callable[[str], None]
+        self, wanted_clients: int, seconds: float, show_progress: Callable[[str], None]
     ) -> frozenset[Client]:
         """Wait until enough clients are connected.
 
         Args:
-            count: Number of clients.
+            wanted_clients: Number of clients.
             seconds: Longest time, in seconds.
             show_progress: Function that receives progress messages.
 
@@ -809,32 +846,34 @@ class Nodes:
         Raises:
             EngineError: There are too few clients after this time.
         """
-        end = self.messenger.now() + seconds
+        deadline = self.messenger.now() + seconds
         shown_node_count = -1
         shown_notes = 0
         while True:
+            # Refused clients count for the number of clients that have come, so that the wait ends.
             node_count = len(list(self.grid.get_node_ids()))
-            clients = self.update() if node_count >= count else frozenset()
+            clients = self.update() if node_count >= wanted_clients else frozenset()
             differing_clients = self.differing_clients
-            if clients and len(clients) + len(differing_clients) >= count:
+            if clients and len(clients) + len(differing_clients) >= wanted_clients:
                 return clients
-            if len(differing_clients) >= count and not self.client_of_node:
+            if len(differing_clients) >= wanted_clients and not self.client_of_node:
                 client, difference = next(iter(differing_clients.items()))
                 example = self.shown.text(f"client {client}: {difference}")
                 raise EngineError(
                     f"all {len(differing_clients)} clients are refused, for example {example}"
                 )
+            # Show what happens meanwhile, and give up after the longest time.
             for note in self.notes[shown_notes:]:
                 show_progress(self.shown.text(note.text))
             shown_notes = len(self.notes)
-            if self.messenger.now() >= end:
+            if self.messenger.now() >= deadline:
                 note_texts = "; ".join(self.shown.text(note.text) for note in self.notes)
-                hint = note_texts or "are the SuperNodes running?"
+                likely_reason = note_texts or "are the SuperNodes running?"
                 raise EngineError(
-                    f"waited {seconds:g} s for {count} clients, and {node_count} nodes connected; {hint}"
+                    f"waited {seconds:g} s for {wanted_clients} clients, and {node_count} nodes connected; {likely_reason}"
                 )
             if node_count != shown_node_count:
-                show_progress(f"{node_count} of {count} nodes connected")
+                show_progress(f"{node_count} of {wanted_clients} nodes connected")
                 shown_node_count = node_count
             self.messenger.sleep(0.5)
 
@@ -853,6 +892,8 @@ class Nodes:
         Returns:
             The clients that can take part.
         """
+        # Clients that left messages unanswered must show that they are alive, unless they are
+        # members.
         connected_clients = frozenset(clients)
         silent_nodes = self.messenger.silent_nodes
         silent_clients = {
@@ -860,6 +901,7 @@ class Nodes:
             for client in connected_clients.difference(members)
             if self.node(client) in silent_nodes
         }
+        # The query is a sign of life that costs no training. Its answer may come in a later round.
         nodes_to_ask = []
         for client in sorted(silent_clients):
             node = self.node(client)
@@ -902,6 +944,7 @@ class Nodes:
                 self._note_tie(statements, self.schema)
             for node in list(self.client_of_node):
                 self._compare_schema(node)
+        # Clients without a schema take part, but once for each of them a note says so.
         schemaless_clients = {
             client for node, client in self.client_of_node.items() if node not in self.statements
         }
@@ -911,24 +954,25 @@ class Nodes:
             clients = tuple(sorted(schemaless_clients))
             self._note_once(unstated_schema_note(map(str, clients)), clients)
 
-    def _note_tie(self, statements: Mapping[Client, Stated], chosen: Stated) -> None:
+    def _note_tie(self, statements: Mapping[Client, Stated], chosen_schema: Stated) -> None:
         """Note that as many nodes have another schema, so that nothing shows which one is right."""
+        # Only a schema that truly differs is a rival: digests and words of the same one are equal.
         schema_counts = Counter(statement.key for statement in statements.values())
         rival_counts = [
             schema_counts[statement.key]
             for statement in statements.values()
-            if statement.key != chosen.key and statement.difference(chosen)
+            if statement.key != chosen_schema.key and statement.difference(chosen_schema)
         ]
-        if not rival_counts or max(rival_counts) != schema_counts[chosen.key]:
+        if not rival_counts or max(rival_counts) != schema_counts[chosen_schema.key]:
             return
         first_client = min(
-            client for client, statement in statements.items() if statement.key == chosen.key
+            client for client, statement in statements.items() if statement.key == chosen_schema.key
         )
-        text = (
+        note_text = (
             f"as many clients share another schema as share that of client {first_client}, which counts because its id is "
             "smaller; MethodStrategy.schema says which is right"
         )
-        self._note_once(text, (first_client,))
+        self._note_once(note_text, (first_client,))
 
     def _compare_schema(self, node: int) -> None:
         """Refuse a node that differs from the federation, and tell it so."""
@@ -944,6 +988,7 @@ class Nodes:
                 self._note_once(f"client {client} has other versions: {brief(versions)}", (client,))
             return
         refusal = brief(f"its schema differs: {difference}")
+        # The node gets no tasks. Its app logs the reason, so that its operator can mend it.
         self.refused_nodes.add(node)
         self.differing_nodes[node] = client, refusal
         del self.client_of_node[node]
@@ -954,9 +999,9 @@ class Nodes:
 
     def take_notes(self) -> tuple[Note, ...]:
         """Return the notes since the last call."""
-        notes = tuple(self.notes)
+        new_notes = tuple(self.notes)
         self.notes = []
-        return notes
+        return new_notes
 
     # -- client ids of nodes
     # ------------------------------------------------------------------------------------------
@@ -986,6 +1031,7 @@ class Nodes:
                 self.longest_query_seconds + self.waiting.grace * self.longest_query_seconds
             )
             timeout = min(timeout, max(MIN_ID_QUERY_SECONDS, usual_seconds))
+        # Nobody waits for a node that has been asked before.
         first_asked = [node for node in new_nodes if node not in self.queried_nodes]
         self.queried_nodes.update(new_nodes)
         self.query_times.update(dict.fromkeys(new_nodes, self.messenger.now()))
@@ -993,6 +1039,7 @@ class Nodes:
             self._id_queries(new_nodes), first_asked, replace(self.waiting, timeout=timeout)
         )
         self.longest_query_seconds = max(self.longest_query_seconds, seconds_to_enough or 0.0)
+        # A node without an answer may have up to :data:`MAX_ID_QUERIES` queries.
         self._process_replies([*replies, *self.messenger.take_late()], public_keys)
         for node in new_nodes:
             if node in self.query_times:
@@ -1002,6 +1049,7 @@ class Nodes:
         self, replies: Iterable[Message], public_keys: Mapping[int, bytes]
     ) -> None:
         """Process the nodes' answers about their ids, and note late answers to other messages."""
+        # Separate answers to id queries from late answers to tasks or tests.
         id_replies: dict[int, Message] = {}
         for reply in replies:
             node = reply.metadata.src_node_id
@@ -1013,8 +1061,8 @@ class Nodes:
                 id_replies.setdefault(node, reply)
             elif node in self.client_of_node:
                 client = self.client_of_node[node]
-                text = f"client {client} answered late: the other clients continued without it"
-                self._note_once(text, (client,))
+                note_text = f"client {client} answered late: the other clients continued without it"
+                self._note_once(note_text, (client,))
         # Only connected nodes that have no client yet.
         id_replies = {
             node: reply
@@ -1032,6 +1080,8 @@ class Nodes:
                 claim = claim_in_reply(reply.content)
                 if claim is not None:
                     claims[node] = claim
+        # Admit the nodes in the order of their ids, which does not depend on which of them answered
+        # first.
         claimed_clients = [claim.client for claim in claims.values()]
         for node in sorted(id_replies):
             failure = failures[node]
@@ -1069,6 +1119,7 @@ class Nodes:
         if claim and claim.name:
             # The first name stays if two names have the same hash.
             self.client_names.setdefault(claim.client, claim.name)
+        # The rule of identity decides which client the node is, or refuses it.
         claimed = None if claim is None else claim.client
         try:
             client = self.identity.judge(node, identifiers, claimed)
@@ -1076,6 +1127,7 @@ class Nodes:
             self.refused_nodes.add(node)
             self._note_once(str(error), () if claimed is None else (claimed,))
             return
+        # A node without a claim keeps its client after a restart of the server, or gets a free id.
         if client is None and self.identity.rule == CLAIMED:
             client = self.clients_before.get(node)
         if client is None:
@@ -1086,13 +1138,16 @@ class Nodes:
     def _count_failure(self, node: int, failure: str) -> None:
         self.failed_queries[node] = self.failed_queries.get(node, 0) + 1
         if self.failed_queries[node] == MAX_ID_QUERIES:
-            text = f"node {node} did not report its client id in {MAX_ID_QUERIES} queries and does not take part: {failure}"
-            self._note_once(text, ())
+            note_text = (
+                f"node {node} did not report its client id in {MAX_ID_QUERIES} queries "
+                f"and does not take part: {failure}"
+            )
+            self._note_once(note_text, ())
 
-    def _note_once(self, text: str, clients: tuple[Client, ...]) -> None:
-        if text not in self.noted_texts:
-            self.noted_texts.add(text)
-            self.notes.append(Note(kind="node", effect="warns", clients=clients, text=text))
+    def _note_once(self, note_text: str, clients: tuple[Client, ...]) -> None:
+        if note_text not in self.noted_texts:
+            self.noted_texts.add(note_text)
+            self.notes.append(Note(kind="node", effect="warns", clients=clients, text=note_text))
 
     def _smallest_free_id(self, claimed_clients: Iterable[Client]) -> Client:
         used_ids = {

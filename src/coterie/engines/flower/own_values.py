@@ -31,22 +31,22 @@ class OwnValues:
     ended: dict[str, int] = field(default_factory=dict)
     ending: dict[str, int] = field(default_factory=dict)
 
-    def layers_of(self, node: int, part: str) -> tuple[str, ...]:
+    def layers_of(self, node: int, part_name: str) -> tuple[str, ...]:
         """Return the own layers of a part of the plan that a node is known to have."""
-        return self.layers_of_nodes.get(node, {}).get(part, ())
+        return self.layers_of_nodes.get(node, {}).get(part_name, ())
 
-    def first_valid_exchange(self, part: str) -> int:
+    def first_valid_exchange(self, part_name: str) -> int:
         """Return the exchange from which on own values of a part count: the one after it last ended."""
         first_exchange = 0
-        for ends in (self.ended, self.ending):
-            for ended_part, exchange in ends.items():
-                if _belongs_to(part, ended_part):
-                    first_exchange = max(first_exchange, exchange)
+        for ended_parts in (self.ended, self.ending):
+            for ended_part, end_exchange in ended_parts.items():
+                if _belongs_to(part_name, ended_part):
+                    first_exchange = max(first_exchange, end_exchange)
         return first_exchange
 
     def update(
         self,
-        part: str,
+        part_name: str,
         plan: Plan,
         results: Mapping[Client, ClientResult],
         exchange: int,
@@ -56,7 +56,7 @@ class OwnValues:
         """Update which clients have stored own values after an exchange.
 
         Args:
-            part: The name of the part of the plan.
+            part_name: The name of the part of the plan.
             plan: The part.
             results: Client -> its result, for clients whose replies count.
             exchange: Number of the exchange.
@@ -66,35 +66,41 @@ class OwnValues:
         Yields:
             A note for each client that started from other own values than expected.
         """
-        exchanges_of_part = self.stored_exchanges.setdefault(part, {})
+        exchanges_of_part = self.stored_exchanges.setdefault(part_name, {})
         for client, task in plan.tasks.items():
             layers_of_node = self.layers_of_nodes.setdefault(node_of(client), {})
             if client not in results:
                 # It may return without its layers.
-                layers_of_node.pop(part, None)
+                layers_of_node.pop(part_name, None)
                 continue
             if not _stores_values(task):
                 continue
+            # A client that should have started from its own values reports of which exchange they
+            # were.
             uses_personal_model = task.personal is not None and task.personal.start == "own"
             stored_at = results[client].stored_at
             expected = exchanges_of_part.get(client, -1)
             uses_values = bool(task.local_layers) or uses_personal_model
             if clients_report and uses_values and stored_at != expected:
-                text = _lost_values(client, bool(task.local_layers), stored_at, expected)
-                yield Note(kind="node", effect="warns", clients=(client,), text=text)
-            layers_of_node[part] = task.local_layers
+                note_text = _lost_values(client, bool(task.local_layers), stored_at, expected)
+                yield Note(kind="node", effect="warns", clients=(client,), text=note_text)
+            layers_of_node[part_name] = task.local_layers
             exchanges_of_part[client] = exchange
         if not exchanges_of_part:
-            del self.stored_exchanges[part]
+            del self.stored_exchanges[part_name]
 
     def end_parts(self, ended_parts: Iterable[str], exchange: int) -> None:
         """Note that own values of some parts, stored up to an exchange, do not count any more."""
         for ended_part in ended_parts:
             self.ending[ended_part] = exchange + 1
-            for part in [part for part in self.stored_exchanges if _belongs_to(part, ended_part)]:
-                del self.stored_exchanges[part]
+            for part_name in [
+                part_name
+                for part_name in self.stored_exchanges
+                if _belongs_to(part_name, ended_part)
+            ]:
+                del self.stored_exchanges[part_name]
                 for layers_of_node in self.layers_of_nodes.values():
-                    layers_of_node.pop(part, None)
+                    layers_of_node.pop(part_name, None)
 
     def round_stored(self) -> None:
         """Note that a round has ended: no server continues before it, so clients may delete what ended in it."""
@@ -102,9 +108,9 @@ class OwnValues:
         self.ending = {}
 
 
-def _belongs_to(part: str, whole: str) -> bool:
+def _belongs_to(part_name: str, whole_name: str) -> bool:
     """Whether a part of a plan is another one or lies in it: names are paths."""
-    return f"{part}/".startswith(f"{whole}/")
+    return f"{part_name}/".startswith(f"{whole_name}/")
 
 
 def _stores_values(task: Task) -> bool:
@@ -115,12 +121,12 @@ def _stores_values(task: Task) -> bool:
 
 def _lost_values(client: Client, has_layers: bool, stored_at: int, expected: int) -> str:
     """The sentence about a client with other own values than it should have, by exchanges or -1."""
-    values = "layers" if has_layers else "personal model"
+    kept_values = "layers" if has_layers else "personal model"
     pronoun = "those" if has_layers else "that"
-    should_have = f"no {values} of its own"
+    should_have = f"no {kept_values} of its own"
     if expected >= 0:
-        should_have = f"its {values} of exchange {expected}"
-    has = "none, and starts anew"
+        should_have = f"its {kept_values} of exchange {expected}"
+    actual_values = "none, and starts anew"
     if stored_at >= 0:
-        has = f"{pronoun} of exchange {stored_at}"
-    return f"client {client} should have {should_have}, but has {has}"
+        actual_values = f"{pronoun} of exchange {stored_at}"
+    return f"client {client} should have {should_have}, but has {actual_values}"

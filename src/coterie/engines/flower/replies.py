@@ -18,7 +18,6 @@ from torch import Tensor
 from coterie.boundary import Wire
 from coterie.clustering.sketch import unchecked_sketch
 from coterie.core import (
-    AppliedLimits,
     Candidate,
     Client,
     HalvedUpdates,
@@ -28,7 +27,7 @@ from coterie.core import (
     Task,
     Training,
 )
-from coterie.engines.exchange import needed, products
+from coterie.engines.exchange import needed, products, replies_of_results
 from coterie.engines.flower import boundary_check, messages
 from coterie.engines.flower.messages import (
     ARRAYS,
@@ -40,7 +39,7 @@ from coterie.engines.flower.messages import (
 )
 from coterie.engines.flower.sums import flower_sums
 from coterie.engines.plausible import Plausible
-from coterie.robust import Robust, lengths, steps_of
+from coterie.robust import Length, Robust, lengths, steps_of
 from coterie.training import (
     PERSONAL_NOT_FINITE,
     UPDATE_NOT_FINITE,
@@ -70,15 +69,21 @@ class ParsedReply:
         Args:
             reasons: Name of a part -> why the result of its task cannot be used.
         """
-        usable = {part: result for part, result in self.results.items() if part not in reasons}
-        return replace(self, results=usable, refused={**self.refused, **reasons})
+        usable_results = {
+            part_name: result
+            for part_name, result in self.results.items()
+            if part_name not in reasons
+        }
+        return replace(self, results=usable_results, refused={**self.refused, **reasons})
 
-    def losses_of(self, parts: Collection[str]) -> HeldOutLosses | None:
+    def losses_of(self, part_names: Collection[str]) -> HeldOutLosses | None:
         """Return the sums of held-out losses over the models of some parts; None if there are none."""
         if self.held_out_losses is None:
             return None
         models = self.held_out_losses.models
-        positions = [position for position, (part, _) in enumerate(models) if part in parts]
+        positions = [
+            position for position, (part_name, _) in enumerate(models) if part_name in part_names
+        ]
         if not positions:
             return None
         return replace(
@@ -121,7 +126,10 @@ class ReplyReader:
             Unfit: The reply cannot be used, in no part of the plan.
         """
         try:
-            parts = {name: part for name, part in self.plan.leaves() if client in part.tasks}
+            # The order of the parts is that of the client's tasks in its message.
+            parts = {
+                part_name: part for part_name, part in self.plan.leaves() if client in part.tasks
+            }
             return self._read(reply, parts, client)
         except Unfit:
             raise
@@ -129,76 +137,94 @@ class ReplyReader:
             # An unforeseen error of one client must not stop the others.
             raise Unfit(f"its reply cannot be read: {type(error).__name__} {error}") from error
 
-    def _read(self, reply: Message, parts: Mapping[str, Plan], client: Client) -> ParsedReply:
+    def _read(
+        self, reply: Message, client_parts: Mapping[str, Plan], client: Client
+    ) -> ParsedReply:
+        # A reply without content says why the client could not do its tasks.
         if reply.has_error():
             raise Unfit(f"its app failed: {reply.error.reason or reply.error.code}")
         if not reply.has_content():
             raise Unfit("its reply is empty")
-        content = reply.content
-        tasks = {name: part.tasks[client] for name, part in parts.items()}
+        reply_content = reply.content
+        client_tasks = {part_name: part.tasks[client] for part_name, part in client_parts.items()}
         # The client must protect its updates as the server expects it.
-        if any(task.trains for task in tasks.values()):
-            difference = boundary_check.unlike(content, self.wire.boundary, self.secret)
+        if any(task.trains for task in client_tasks.values()):
+            difference = boundary_check.unlike(reply_content, self.wire.boundary, self.secret)
             if difference:
                 raise Unfit(difference)
         # What a reply has once: the number of examples, and held-out losses of all models.
-        metrics = messages.only(content.metric_records, METRICS_RECORD, "metric records")
-        examples = messages.count_of(metrics, "num-examples", "number of examples")
-        held_out_losses = self._held_out_losses(metrics, tasks)
+        reply_metrics = messages.only(
+            reply_content.metric_records, METRICS_RECORD, "metric records"
+        )
+        example_count = messages.count_of(reply_metrics, "num-examples", "number of examples")
+        held_out_losses = self._held_out_losses(reply_metrics, client_tasks)
         # A result that cannot be used is refused in its part of the plan alone.
         results: dict[str, ClientResult] = {}
         refused: dict[str, str] = {}
-        for place, (name, part) in enumerate(parts.items()):
+        for task_place, (part_name, part) in enumerate(client_parts.items()):
             try:
-                result = self._read_result(content, metrics, part, tasks[name], place)
-                results[name] = replace(result, examples=self.wire.examples(examples))
+                result = self._read_result(
+                    reply_content, reply_metrics, part, client_tasks[part_name], task_place
+                )
+                results[part_name] = replace(result, examples=self.wire.examples(example_count))
             except Unfit as error:
-                refused[name] = messages.brief(error)
+                refused[part_name] = messages.brief(error)
         return ParsedReply(results, refused, held_out_losses)
 
-    def _held_out_losses(self, metrics: Any, tasks: Mapping[str, Task]) -> HeldOutLosses | None:
+    def _held_out_losses(
+        self, reply_metrics: Any, client_tasks: Mapping[str, Task]
+    ) -> HeldOutLosses | None:
         """The sums of held-out losses over the models of all tasks that ask for them."""
+        # The client reports losses in the order of its tasks.
         models: list[Candidate] = []
-        for name, task in tasks.items():
+        for part_name, task in client_tasks.items():
             if task.holdout.report_losses:
                 # The model from which the client starts, and its personal one.
-                models.append((name, 0))
+                models.append((part_name, 0))
                 if task.personal is not None:
-                    models.append((name, 1))
+                    models.append((part_name, 1))
         if not models:
             return None
-        losses = messages.held_out_losses_of(metrics, models, self.most_examples)
-        flaw = self.plausible.flaw_of_held(losses.sums, losses.products, losses.count)
+        # The numbers must be sums of losses that the objective can have.
+        held_out_losses = messages.held_out_losses_of(reply_metrics, models, self.most_examples)
+        flaw = self.plausible.flaw_of_held(
+            held_out_losses.sums, held_out_losses.products, held_out_losses.count
+        )
         if flaw:
             raise Unfit(flaw)
-        return losses
+        return held_out_losses
 
     def _read_result(
-        self, content: Any, metrics: Any, part: Plan, task: Task, place: int
+        self, reply_content: Any, reply_metrics: Any, part: Plan, task: Task, task_place: int
     ) -> ClientResult:
         """The result of the task at a place among the client's tasks."""
-        if metrics.get(messages.of_task(PERSONAL, place), 1) != 1:
+        # The client reports 0 if its personal model is not finite.
+        if reply_metrics.get(messages.of_task(PERSONAL, task_place), 1) != 1:
             raise Unfit(PERSONAL_NOT_FINITE)
+        # Which models the client chose. Under masks, a plan may hide this from the server.
         masks = self.wire.boundary.masks
         chosen_positions: list[int] = []
         if not (part.private.hides_choices and masks):
-            chosen_positions = _chosen_positions(metrics, task, place)
+            chosen_positions = _chosen_positions(reply_metrics, task, task_place)
+        # The losses of the offered models, if the plan asks for measurements of single clients.
         losses: tuple[float, ...] = ()
         accuracies: tuple[float, ...] = ()
         if part.need != "sums" and task.measure:
-            losses, accuracies = self._measured(metrics, task, place)
+            losses, accuracies = self._measured(reply_metrics, task, task_place)
         flaw = self.plausible.flaw(losses, accuracies, str(task.measure))
         if flaw:
             raise Unfit(flaw)
+        # The update. Under masks it is a part of the sums, which are read elsewhere.
         updates: tuple[Tensor, ...] = ()
         if task.trains and task.private.sends_update and not masks:
-            updates = self._updates(content, part, task, chosen_positions, place)
-        stored_at = messages.whole(metrics.get(messages.of_task(STORED_AT, place)))
-        answer: np.ndarray | None = None
-        cell: int | None = None
+            updates = self._updates(reply_content, part, task, chosen_positions, task_place)
+        # The exchange whose own values the client started from, and its answer to a question.
+        stored_at = messages.whole(reply_metrics.get(messages.of_task(STORED_AT, task_place)))
+        answer_numbers: np.ndarray | None = None
+        client_cell: int | None = None
         if task.private.question is not None:
-            answer, cell = flower_sums().read_answer(
-                content, metrics, part, task, self.wire.layout.size, place
+            answer_numbers, client_cell = flower_sums().read_answer(
+                reply_content, reply_metrics, part, task, self.wire.layout.size, task_place
             )
         return ClientResult(
             chosen=tuple(task.offered[position] for position in chosen_positions),
@@ -207,23 +233,27 @@ class ReplyReader:
             trained=bool(updates),
             updates=updates,
             stored_at=-1 if stored_at is None else stored_at,
-            answer=answer,
-            cell=cell,
+            answer=answer_numbers,
+            cell=client_cell,
         )
 
     def _measured(
-        self, metrics: Any, task: Task, place: int
+        self, reply_metrics: Any, task: Task, task_place: int
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """The client's losses and accuracies under the offered models."""
-        losses = messages.numbers(metrics, messages.of_task("losses", place))
-        accuracies = messages.numbers(metrics, messages.of_task("accuracies", place))
+        losses = messages.numbers(reply_metrics, messages.of_task("losses", task_place))
+        accuracies = messages.numbers(reply_metrics, messages.of_task("accuracies", task_place))
         if len(losses) != len(task.offered) or len(accuracies) != len(task.offered):
             raise Unfit(f"it measured {len(losses)} of {len(task.offered)} models")
         # A client whose main metric is no share, such as R2 or an error, states NaN as its accuracy.
         stated_accuracies = list(accuracies)
         if not self.plausible.share:
-            stated_accuracies = [value for value in accuracies if not math.isnan(value)]
-        if not all(abs(value) <= MAX_MEASURED for value in (*losses, *stated_accuracies)):
+            stated_accuracies = [
+                measured_value for measured_value in accuracies if not math.isnan(measured_value)
+            ]
+        if not all(
+            abs(measured_value) <= MAX_MEASURED for measured_value in (*losses, *stated_accuracies)
+        ):
             measured = f"the losses or accuracies it measured on its {task.measure} data"
             raise Unfit(
                 f"{measured} must be finite single-precision numbers; it may have no such data"
@@ -231,34 +261,48 @@ class ReplyReader:
         return tuple(map(float, losses)), tuple(map(float, accuracies))
 
     def _updates(
-        self, content: Any, part: Plan, task: Task, chosen_positions: Sequence[int], place: int
+        self,
+        reply_content: Any,
+        part: Plan,
+        task: Task,
+        chosen_positions: Sequence[int],
+        task_place: int,
     ) -> tuple[Tensor, ...]:
         """The update of a task, or those of both halves of the client's data."""
         layout = self.wire.layout
         keep_mask = layout.mask(task.local_layers) if task.local_layers else None
-        arrays = content.array_records
-        first_name, second_name = messages.updates_of(place)
+        # The names of the records with the update, or with those of both halves.
+        array_records = reply_content.array_records
+        first_name, second_name = messages.updates_of(task_place)
         record_names = [first_name]
         # A client with too few examples sends no halves.
-        if task.halves and part.need != "sums" and second_name in arrays:
+        if task.halves and part.need != "sums" and second_name in array_records:
             record_names.append(second_name)
+        # The rows of these records. The layers that stay at the client may be missing, as NaN.
         if self.wire.boundary.compress != "none":
-            updates = [self._decompressed(arrays, name, keep_mask) for name in record_names]
-        elif first_name in arrays or place:
-            if first_name not in arrays:
+            updates = [
+                self._decompressed(array_records, record_name, keep_mask)
+                for record_name in record_names
+            ]
+        elif first_name in array_records or task_place:
+            if first_name not in array_records:
                 raise Unfit(f"its reply has no array record {first_name!r}")
             updates = [
-                messages.unpacked(arrays[name], layout, may_lack=keep_mask) for name in record_names
+                messages.unpacked(array_records[record_name], layout, may_lack=keep_mask)
+                for record_name in record_names
             ]
         else:
             # An app that does not know Coterie sends its trained model.
             trained_model = messages.unpacked(
-                messages.only(arrays, ARRAYS, "array records"), layout
+                messages.only(array_records, ARRAYS, "array records"), layout
             )
             chosen_rows = [task.offered[position] for position in chosen_positions]
             updates = [trained_model - part.models[chosen_rows].mean(0)]
+        # In the layers that stay at the client, the server counts no change.
         if keep_mask is not None:
             updates = [update.masked_fill(keep_mask, 0.0) for update in updates]
+        # An update that is not finite, or longer than the client's boundary allows, would spoil the
+        # mean.
         if not all_finite(_with_sketches(updates, part)):
             raise Unfit(UPDATE_NOT_FINITE)
         for update in updates:
@@ -266,10 +310,15 @@ class ReplyReader:
                 raise Unfit(problem)
         return tuple(updates)
 
-    def _decompressed(self, arrays: Any, name: str, keep_mask: Tensor | None) -> Tensor:
-        record = arrays.get(name, {})
+    def _decompressed(
+        self, array_records: Any, record_name: str, keep_mask: Tensor | None
+    ) -> Tensor:
+        array_record = array_records.get(record_name, {})
         try:
-            tensors = {key: torch.from_numpy(messages.array_of(record, key)) for key in record}
+            tensors = {
+                tensor_name: torch.from_numpy(messages.array_of(array_record, tensor_name))
+                for tensor_name in array_record
+            }
             return self.wire.unpack(tensors, keep_mask)
         except Unfit:
             raise
@@ -280,20 +329,22 @@ class ReplyReader:
             ) from None
 
 
-def _chosen_positions(metrics: Any, task: Task, place: int) -> list[int]:
+def _chosen_positions(reply_metrics: Any, task: Task, task_place: int) -> list[int]:
     """The positions of the models that the client chose; an app without a choice need not report it."""
-    stated = messages.numbers(metrics, messages.of_task("chosen", place))
-    count = len(task.offered)
-    if not stated and task.choose == count:
-        return list(range(count))
+    # Without a choice, all offered models count as chosen.
+    stated_positions = messages.numbers(reply_metrics, messages.of_task("chosen", task_place))
+    offered_count = len(task.offered)
+    if not stated_positions and task.choose == offered_count:
+        return list(range(offered_count))
+    # The stated positions must be distinct, valid, and as many as the task asks for.
     valid_positions = set()
-    for value in stated[:count]:
-        position = messages.whole(value)
-        if position is not None and position < count:
+    for stated_position in stated_positions[:offered_count]:
+        position = messages.whole(stated_position)
+        if position is not None and position < offered_count:
             valid_positions.add(position)
-    if not len(stated) == len(valid_positions) == task.choose:
-        raise Unfit(f"it chose {list(stated[:9])} of {count} models")
-    return [int(value) for value in stated]
+    if not len(stated_positions) == len(valid_positions) == task.choose:
+        raise Unfit(f"it chose {list(stated_positions[:9])} of {offered_count} models")
+    return [int(stated_position) for stated_position in stated_positions]
 
 
 def _with_sketches(updates: Sequence[Tensor], plan: Plan) -> list[Tensor]:
@@ -329,64 +380,78 @@ def gathered(
     Returns:
         The replies.
     """
-    # Limits: a claimed number of examples counts up to a bound, and a long update is scaled down or
-    # refused.
+    # A claimed number of examples counts up to a bound.
     claimed = {client: results[client].examples for client in sorted(results)}
     counted = robust.counted(claimed)
-    client_updates = {client: result.updates for client, result in results.items()}
-    client_updates = {client: updates for client, updates in client_updates.items() if updates}
-    chosen = {client: results[client].chosen for client in client_updates}
-    steps = {
-        client: steps_of(plan.tasks[client], training, counted[client]) for client in client_updates
-    }
-    limits = robust.limited(lengths(plan, client_updates, chosen, wire, steps), claimed)
-    clients = [client for client in claimed if client not in limits.refused]
+    # A long update is scaled down, or refused.
+    limits = robust.limited(_update_lengths(plan, results, wire, training, counted), claimed)
+    counted_results: dict[Client, ClientResult] = {}
+    for client in claimed:
+        if client not in limits.refused:
+            counted_results[client] = results[client]
     # The update of each client that counts, and those of both halves.
-    size = wire.layout.size
+    row_length = wire.layout.size
     mean_updates = []
     half_updates: dict[Client, tuple[Tensor, ...]] = {}
     any_trained = False
-    for client in clients:
-        factor = limits.scaled.get(client, 1.0)
-        updates = tuple(update * factor for update in results[client].updates)
-        mean_updates.append(_mean(updates, size))
+    for client, result in counted_results.items():
+        scale_factor = limits.scaled.get(client, 1.0)
+        updates = tuple(update * scale_factor for update in result.updates)
+        mean_updates.append(_mean(updates, row_length))
         any_trained = any_trained or bool(updates)
         if plan.tasks[client].halves and len(updates) == 2:
             half_updates[client] = updates
-    limited_claims = {
-        client: claimed[client] for client in clients if claimed[client] > counted[client]
-    }
+    # None means that nobody has trained, although clients have answered.
     updates_of_all: Tensor | None = None
     if any_trained:
         updates_of_all = torch.stack(mean_updates)
-    elif not clients:
-        updates_of_all = torch.empty(0, size)
-    replies = Replies(
-        clients=tuple(clients),
-        examples=np.array([counted[client] for client in clients], dtype=np.int64),
-        averaging=robust,
-        limits=AppliedLimits(claimed=limited_claims, scaled=limits.scaled),
-        chosen=tuple(results[client].chosen for client in clients),
-        losses=tuple(results[client].losses for client in clients),
-        accuracies=tuple(results[client].accuracies for client in clients),
+    elif not counted_results:
+        updates_of_all = torch.empty(0, row_length)
+    replies = replies_of_results(
+        counted_results,
+        claimed=claimed,
+        counted=counted,
         refused={**refused, **limits.refused},
-        updates=updates_of_all,
+        scaled=limits.scaled,
+        averaging=robust,
         halves=_halved(plan, half_updates),
     )
-    return needed(plan, replies)
+    return needed(plan, replace(replies, updates=updates_of_all))
+
+
+def _update_lengths(
+    plan: Plan,
+    results: Mapping[Client, ClientResult],
+    wire: Wire,
+    training: Training,
+    counted: Mapping[Client, int],
+) -> dict[Client, Length]:
+    """The lengths of the updates of clients that trained, and the lengths to expect of them.
+
+    The expected length depends on the models from which a client started, and on its steps.
+    """
+    client_updates: dict[Client, tuple[Tensor, ...]] = {}
+    chosen_models: dict[Client, tuple[int, ...]] = {}
+    step_counts: dict[Client, int] = {}
+    for client, result in results.items():
+        if result.updates:
+            client_updates[client] = result.updates
+            chosen_models[client] = result.chosen
+            step_counts[client] = steps_of(plan.tasks[client], training, counted[client])
+    return lengths(plan, client_updates, chosen_models, wire, step_counts)
 
 
 def _halved(plan: Plan, half_updates: Mapping[Client, Sequence[Tensor]]) -> HalvedUpdates | None:
     """The updates of the clients that sent both halves; None without such clients."""
-    gram = products(plan, half_updates)
-    if gram is None:
+    gram_matrix = products(plan, half_updates)
+    if gram_matrix is None:
         return None
     second_updates = None
     if plan.second_halves:
-        second_updates = torch.stack([second for _, second in half_updates.values()])
-    return HalvedUpdates(clients=tuple(half_updates), gram=gram, second=second_updates)
+        second_updates = torch.stack([second_update for _, second_update in half_updates.values()])
+    return HalvedUpdates(clients=tuple(half_updates), gram=gram_matrix, second=second_updates)
 
 
-def _mean(updates: Sequence[Tensor], size: int) -> Tensor:
+def _mean(updates: Sequence[Tensor], row_length: int) -> Tensor:
     """The mean of both halves' updates, or the single update; zeros without one."""
-    return torch.stack(tuple(updates)).mean(0) if updates else torch.zeros(size)
+    return torch.stack(tuple(updates)).mean(0) if updates else torch.zeros(row_length)

@@ -101,6 +101,7 @@ class GroupedResult(Result):
         if self.assignment is None:
             return []
         cautions = []
+        # Each caution is a way in which the arrays are not the one model of all clients.
         used_rows = set(self.assignment.row.values())
         if len(used_rows) > 1:
             cautions.append(self._which_model(len(used_rows)))
@@ -118,9 +119,9 @@ class GroupedResult(Result):
                 "clients are also served by their nearest training examples; the result has only the model"
             )
         if self.local_layers:
-            layers = ", ".join(self.local_layers)
+            layer_names = ", ".join(self.local_layers)
             cautions.append(
-                f"layers stay at the clients ({layers}); the result has the values of the first model there"
+                f"layers stay at the clients ({layer_names}); the result has the values of the first model there"
             )
         if self.personal:
             cautions.append(
@@ -135,31 +136,32 @@ class GroupedResult(Result):
     def _which_model(self, model_count: int) -> str:
         """The sentence that says whose model ``arrays`` is, of several models."""
         assert self.assignment is not None
+        # A group may have several models, if its clients are served by models of their own.
         largest_group = self.groups[0]
         rows_of_group = {
             self.assignment.row[client] for client in max(self.assignment.groups, key=len)
         }
         if len(rows_of_group) == 1:
-            owner = f"{len(largest_group)} clients ({_client_list(largest_group)})"
+            served_clients = f"{len(largest_group)} clients ({_client_list(largest_group)})"
         else:
-            owner = f"client {largest_group[0]} alone"
+            served_clients = f"client {largest_group[0]} alone"
         group_count = len(self.groups)
-        groups = "1 group" if group_count == 1 else f"{group_count} groups"
+        group_phrase = "1 group" if group_count == 1 else f"{group_count} groups"
         return (
-            f"the clients are in {groups} and have {model_count} models: result.arrays is that of {owner}; "
+            f"the clients are in {group_phrase} and have {model_count} models: result.arrays is that of {served_clients}; "
             "result.groups lists the groups, and result.arrays_of(client) returns the model of a client"
         )
 
     def __repr__(self) -> str:
         flower_text: Any = super().__repr__()
-        return "".join(f"Note: {text}.\n" for text in self.cautions()) + flower_text
+        return "".join(f"Note: {caution}.\n" for caution in self.cautions()) + flower_text
 
 
 def _client_list(clients: Sequence[Client | str]) -> str:
     """The first clients of a group and the number of the others."""
     if not clients:
         return "none"
-    text = ", ".join(map(str, clients[:MAX_LISTED_CLIENTS]))
+    client_list = ", ".join(map(str, clients[:MAX_LISTED_CLIENTS]))
     if len(clients) > MAX_LISTED_CLIENTS:
-        text += f" and {len(clients) - MAX_LISTED_CLIENTS} more"
-    return text
+        client_list += f" and {len(clients) - MAX_LISTED_CLIENTS} more"
+    return client_list

@@ -71,7 +71,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         """Whether the folder has no other files than those of a run that was stopped in its first round."""
         if not self.folder.is_dir():
             return False
-        file_names = {path.name.removesuffix(PART_SUFFIX) for path in self.folder.iterdir()}
+        file_names = {file_path.name.removesuffix(PART_SUFFIX) for file_path in self.folder.iterdir()}
         return file_names <= {NODES_FILE, OTHER_TENSORS_FILE, LOCK_FILE, RUN_FILE}
 
     def __exit__(self, *error: object) -> None:
@@ -90,10 +90,12 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         if not self.record.begun:
             return None, None
         stored_description = self.record.description()
+        # The settings must be those with which the run began.
         compared = {**self._settings(), **self._tensors(stored_description)}
-        for name, value in compared.items():
-            if change := _change(name, stored_description.get(name), value):
+        for setting_name, current_value in compared.items():
+            if change := _change(setting_name, stored_description.get(setting_name), current_value):
                 raise UserError(f"{self.folder} cannot be resumed: its {change}")
+        # The last stored position, and the nodes at that time.
         checkpoint = self.record.go_on(Position, checkpoint_every=1)
         self._update_description(stored_description, checkpoint[0] if checkpoint else 0)
         memory = read_memory(self.folder)
@@ -126,21 +128,22 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         """The net's tensors, for a comparison if the record contains them."""
         if stored_description["world"].get("net") is None:
             return {}
-        net, _ = tensors_of(self.settings.model)
-        return {"world": {"net": {"tensors": net["tensors"]}}}
+        net_description, _ = tensors_of(self.settings.model)
+        return {"world": {"net": {"tensors": net_description["tensors"]}}}
 
     def _describe(self, first_round: Round) -> None:
-        world = {"clients": sorted(first_round.position.members), **self._net()}
+        # The description is written with the first round, when the members are known.
+        world_description = {"clients": sorted(first_round.position.members), **self._net()}
         main_metric = self.settings.main_metric
         if main_metric != Shown.main:
-            world["metric"] = {"main": main_metric, "better": self.settings.better}
+            world_description["metric"] = {"main": main_metric, "better": self.settings.better}
         self.record.describe(
             {
                 "scenario": {"name": FEDERATION},
                 "rounds": self.rounds,
                 "eval_every": self.settings.eval_every,
                 **self._settings(),
-                "world": world,
+                "world": world_description,
                 "versions": {**versions(), "flwr": version("flwr")},
             }
         )
@@ -159,14 +162,19 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
 
     def _net(self) -> dict[str, Any]:
         """The description from which the clients' net can be rebuilt, or its state dict's tensors if it has no name."""
-        if (model := nets.described(self.settings.model)) is not None:
-            return {"model": model}
-        net, other_tensors = tensors_of(self.settings.model)
+        # A net with a name can be made again. Of another one, the record has the tensors' names and
+        # shapes.
+        if (named_model := nets.described(self.settings.model)) is not None:
+            return {"model": named_model}
+        net_description, other_tensors = tensors_of(self.settings.model)
         if other_tensors:
             other_bytes = safetensors.torch.save(other_tensors)
             write_whole(self.folder / OTHER_TENSORS_FILE, other_bytes)
-            net |= {"others": OTHER_TENSORS_FILE, "others_checksum": checksum.digest(other_bytes)}
-        return {"net": net}
+            net_description |= {
+                "others": OTHER_TENSORS_FILE,
+                "others_checksum": checksum.digest(other_bytes),
+            }
+        return {"net": net_description}
 
 
 def read_memory(folder: Path) -> NodeMemory | None:
@@ -181,31 +189,37 @@ def read_memory(folder: Path) -> NodeMemory | None:
     Raises:
         DamagedError: The file is damaged.
     """
-    stored = read_nodes(folder)
-    if stored is None:
+    stored_memory = read_nodes(folder)
+    if stored_memory is None:
         return None
     try:
-        schema = stored.get("schema")
+        schema = stored_memory.get("schema")
         checked_memory(schema)
-        layers = {part: _integers(exchanges) for part, exchanges in stored["layers"].items()}
-        owners = {int(client): str(owner) for client, owner in stored["owners"].items()}
-        names = {int(client): name for client, name in stored["names"].items()}
-        ended = {str(part): int(end) for part, end in stored.get("ended", {}).items()}
+        stored_exchanges = {
+            part_name: _integers(exchanges)
+            for part_name, exchanges in stored_memory["layers"].items()
+        }
+        node_owners = {int(client): str(owner) for client, owner in stored_memory["owners"].items()}
+        client_names = {int(client): name for client, name in stored_memory["names"].items()}
+        ended_parts = {
+            str(part_name): int(end_exchange)
+            for part_name, end_exchange in stored_memory.get("ended", {}).items()
+        }
         return NodeMemory(
-            run=str(stored["run"]),
-            nodes=_integers(stored["nodes"]),
-            layers=layers,
-            owners=owners,
-            names=names,
-            ended=ended,
+            run=str(stored_memory["run"]),
+            nodes=_integers(stored_memory["nodes"]),
+            layers=stored_exchanges,
+            owners=node_owners,
+            names=client_names,
+            ended=ended_parts,
             schema=schema,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"{folder / NODES_FILE} is damaged ({error})") from error
 
 
-def _integers(stored: Mapping[str, Any]) -> dict[int, int]:
-    return {int(key): int(value) for key, value in stored.items()}
+def _integers(stored_numbers: Mapping[str, Any]) -> dict[int, int]:
+    return {int(key): int(value) for key, value in stored_numbers.items()}
 
 
 def tensors_of(model: Callable[[], nn.Module]) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -220,38 +234,43 @@ def tensors_of(model: Callable[[], nn.Module]) -> tuple[dict[str, Any], dict[str
         And the tensors that are not part of a row, such as the number of batches in BatchNorm.
     """
     with seeded(0):
-        module = model()
-    layout = Layout(module)
-    state_dict = module.state_dict()
-    other_tensors = OtherTensors.of(module, layout)
+        net_module = model()
+    layout = Layout(net_module)
+    state_dict = net_module.state_dict()
+    other_tensors = OtherTensors.of(net_module, layout)
     tensors = [
         {
-            "name": piece.name,
-            "shape": list(piece.shape),
-            "dtype": str(state_dict[piece.name].dtype).removeprefix("torch."),
+            "name": row_piece.name,
+            "shape": list(row_piece.shape),
+            "dtype": str(state_dict[row_piece.name].dtype).removeprefix("torch."),
         }
-        for piece in layout.pieces
+        for row_piece in layout.pieces
     ]
-    net: dict[str, Any] = {"trainable": len(layout.tensors), "tensors": tensors}
+    net_description: dict[str, Any] = {"trainable": len(layout.tensors), "tensors": tensors}
     if other_tensors.tied:
-        net["tied"] = dict(other_tensors.tied)
-    return net, dict(other_tensors.others)
+        net_description["tied"] = dict(other_tensors.tied)
+    return net_description, dict(other_tensors.others)
 
 
-def _change(name: str, before: Any, now: Any) -> str | None:
+def _change(setting_name: str, value_before: Any, value_now: Any) -> str | None:
     """Describe how a setting has changed; in a table, the first changed entry. None if it has not changed.
 
     A setting that a record lacks was added after the run began: it had its default.
     """
-    if name == "methods" and isinstance(before, list) and len(before) == 1:
-        return _change("method", before[0], now[0])
-    if isinstance(before, Mapping) and isinstance(now, Mapping):
-        for key, value in now.items():
-            if key in before and (change := _change(f"{name}.{key}", before[key], value)):
+    # A record has a list of methods, a federation exactly one.
+    if setting_name == "methods" and isinstance(value_before, list) and len(value_before) == 1:
+        return _change("method", value_before[0], value_now[0])
+    if isinstance(value_before, Mapping) and isinstance(value_now, Mapping):
+        for entry_name, entry_value in value_now.items():
+            if entry_name in value_before and (
+                change := _change(
+                    f"{setting_name}.{entry_name}", value_before[entry_name], entry_value
+                )
+            ):
                 return change
         return None
-    if before == now:
+    if value_before == value_now:
         return None
-    if isinstance(now, list):
-        return f"{name} were {before}, and now are {now}"
-    return f"{name} was {before}, and now is {now}"
+    if isinstance(value_now, list):
+        return f"{setting_name} were {value_before}, and now are {value_now}"
+    return f"{setting_name} was {value_before}, and now is {value_now}"

@@ -86,25 +86,25 @@ class Stated:
     @property
     def key(self) -> tuple[str, ...]:
         """The digests in order: equal for nodes with equal schemas."""
-        return tuple(self.digests[part] for part in FIELDS_OF_PART)
+        return tuple(self.digests[schema_part] for schema_part in FIELDS_OF_PART)
 
     def difference(self, federation: Stated) -> str | None:
         """Return how the node differs from the federation, in words; None if all that both know is equal."""
         differences = [self.model] if self.model else []
-        for part in FIELDS_OF_PART:
-            own_digest = self.digests[part]
-            federation_digest = federation.digests[part]
+        for schema_part in FIELDS_OF_PART:
+            own_digest = self.digests[schema_part]
+            federation_digest = federation.digests[schema_part]
             # An empty digest means that this side does not know the part.
             if own_digest == federation_digest or not own_digest or not federation_digest:
                 continue
             # Constants that differ by rounding have other digests, and no difference in words.
-            in_clear = self.words.digests()[part] and federation.words.digests()[part]
+            in_clear = self.words.digests()[schema_part] and federation.words.digests()[schema_part]
             if in_clear:
-                differences += self.words.differences(federation.words, part)
+                differences += self.words.differences(federation.words, schema_part)
             else:
-                verb = "differs" if part in ("target", "scaling", "objective") else "differ"
+                verb = "differs" if schema_part in ("target", "scaling", "objective") else "differ"
                 differences.append(
-                    f"its {part} {verb}: digest {own_digest[:SHOWN_DIGITS]}, "
+                    f"its {schema_part} {verb}: digest {own_digest[:SHOWN_DIGITS]}, "
                     f"the federation's is {federation_digest[:SHOWN_DIGITS]}"
                 )
         return in_words(differences)
@@ -112,27 +112,30 @@ class Stated:
     def to_json(self) -> dict[str, Any]:
         """Return it as a value for JSON."""
         optional = {"model": self.model, "versions": dict(self.versions)}
-        stated = {name: value for name, value in optional.items() if value}
-        return {"words": self.words.to_json(), "digests": dict(self.digests), **stated}
+        stated_entries = {
+            entry_name: entry_value for entry_name, entry_value in optional.items() if entry_value
+        }
+        return {"words": self.words.to_json(), "digests": dict(self.digests), **stated_entries}
 
     def text(self) -> str:
         """Return it as one line of JSON."""
         return json.dumps(self.to_json(), allow_nan=False)
 
     @classmethod
-    def read(cls, value: Any) -> Stated:
+    def read(cls, statement: Any) -> Stated:
         """Read a value of :meth:`to_json`. Nothing in it is trusted.
 
         Raises:
             Unfit: It has another form, or its words do not have its digests.
         """
+        # Check the form of every entry before it is used.
         required = {"words", "digests"}
         allowed = required | {"model", "versions"}
-        if not isinstance(value, Mapping) or not required <= set(value) <= allowed:
+        if not isinstance(statement, Mapping) or not required <= set(statement) <= allowed:
             raise Unfit("its schema must have words and digests")
-        digests = value["digests"]
-        versions = value.get("versions", {})
-        model = value.get("model", "")
+        digests = statement["digests"]
+        versions = statement.get("versions", {})
+        model_difference = statement.get("model", "")
         if (
             not isinstance(digests, Mapping)
             or set(digests) != set(FIELDS_OF_PART)
@@ -145,19 +148,24 @@ class Stated:
             or not all(map(_is_text, versions.values()))
         ):
             raise Unfit("its versions must be texts")
-        if not _is_text(model):
+        if not _is_text(model_difference):
             raise Unfit("the difference of its model must be a text")
         try:
-            words = Schema.of(value["words"])
+            schema_in_words = Schema.of(statement["words"])
         except (SettingError, TypeError, ValueError) as error:
             raise Unfit(f"its schema is not valid: {error}") from None
         # Otherwise a node could show words of one schema and be compared by the digests of another.
-        for part, digest in words.digests().items():
-            if digest and digest != digests[part]:
+        for schema_part, part_digest in schema_in_words.digests().items():
+            if part_digest and part_digest != digests[schema_part]:
                 raise Unfit(
-                    f"its schema is not valid: the digest of its {part} is not that of the words"
+                    f"its schema is not valid: the digest of its {schema_part} is not that of the words"
                 )
-        return cls(words=words, digests=dict(digests), model=model, versions=dict(versions))
+        return cls(
+            words=schema_in_words,
+            digests=dict(digests),
+            model=model_difference,
+            versions=dict(versions),
+        )
 
 
 def _is_digest(value: Any) -> bool:
@@ -172,11 +180,11 @@ def _is_text(value: Any) -> bool:
 # The record in a node's answer to the query for its id.
 
 
-def sharing_of(config: Mapping[str, Any]) -> str:
+def sharing_of(node_config: Mapping[str, Any]) -> str:
     """Return what a node's config says that the node states.
 
     Args:
-        config: The node's config.
+        node_config: The node's config.
 
     Returns:
         One of :data:`SHARING`; ``"words"`` without an entry.
@@ -184,7 +192,7 @@ def sharing_of(config: Mapping[str, Any]) -> str:
     Raises:
         SettingError: The entry is another text.
     """
-    sharing = config.get(SETTING, WORDS)
+    sharing = node_config.get(SETTING, WORDS)
     if sharing not in SHARING:
         suggestion = nearest(sharing, SHARING) if isinstance(sharing, str) else ""
         raise SettingError(
@@ -193,9 +201,9 @@ def sharing_of(config: Mapping[str, Any]) -> str:
     return str(sharing)
 
 
-def record_of(stated: Stated) -> ConfigRecord:
+def record_of(statement: Stated) -> ConfigRecord:
     """Return the record with what a node states."""
-    return ConfigRecord({"stated": stated.text()})
+    return ConfigRecord({"stated": statement.text()})
 
 
 def schema_in_reply(content: RecordDict) -> Stated | None:
@@ -210,14 +218,16 @@ def schema_in_reply(content: RecordDict) -> Stated | None:
     Raises:
         Unfit: The record has another form.
     """
-    record = content.get(SCHEMA)
-    if record is None:
+    schema_record = content.get(SCHEMA)
+    if schema_record is None:
         return None
-    text = record.get("stated") if isinstance(record, ConfigRecord) else None
-    if not isinstance(text, str) or len(text) > LONGEST_SCHEMA:
+    statement_text = (
+        schema_record.get("stated") if isinstance(schema_record, ConfigRecord) else None
+    )
+    if not isinstance(statement_text, str) or len(statement_text) > LONGEST_SCHEMA:
         raise Unfit(f"its schema must be a text of at most {LONGEST_SCHEMA:,} characters")
     try:
-        statement = json.loads(text)
+        statement = json.loads(statement_text)
     except (ValueError, RecursionError):
         raise Unfit("its schema must be JSON") from None
     return Stated.read(statement)
@@ -226,13 +236,13 @@ def schema_in_reply(content: RecordDict) -> Stated | None:
 def digests_only(content: RecordDict) -> dict[str, ConfigRecord]:
     """Return the record in a node's answer reduced to digests; empty if there is none, or another app's."""
     try:
-        stated = schema_in_reply(content)
+        statement = schema_in_reply(content)
     except Unfit:
         return {}
-    if stated is None:
+    if statement is None:
         return {}
     reduced = Stated(
-        words=stated.words.only("objective"), digests=stated.digests, model=stated.model
+        words=statement.words.only("objective"), digests=statement.digests, model=statement.model
     )
     return {SCHEMA: record_of(reduced)}
 
@@ -252,15 +262,19 @@ def most_shared(statements: Mapping[Client, Stated]) -> Stated | None:
     """
     # In the order of client ids: of equally frequent schemas, the first one counts.
     by_client = sorted(statements.items())
-    usable = [statement for _, statement in by_client if any(statement.key) and not statement.model]
-    if not usable:
+    usable_statements = [
+        statement for _, statement in by_client if any(statement.key) and not statement.model
+    ]
+    if not usable_statements:
         return None
-    schema_counts = Counter(statement.key for statement in usable)
+    schema_counts = Counter(statement.key for statement in usable_statements)
     largest_count = max(schema_counts.values())
     shared_key = next(
-        statement.key for statement in usable if schema_counts[statement.key] == largest_count
+        statement.key
+        for statement in usable_statements
+        if schema_counts[statement.key] == largest_count
     )
-    sharing_it = [statement for statement in usable if statement.key == shared_key]
+    sharing_it = [statement for statement in usable_statements if statement.key == shared_key]
     # The one with the most words can best say what differs.
     wordiest = max(sharing_it, key=lambda statement: len(statement.words.to_json()))
     return Stated(words=wordiest.words, digests=wordiest.digests)
@@ -279,8 +293,8 @@ def other_versions(
         if node_version is None:
             continue
         if node_version.partition("+")[0] != server_version.partition("+")[0]:
-            text = f"{shown(package)} {shown(node_version)}, the server has {server_version}"
-            differences.append(text)
+            difference = f"{shown(package)} {shown(node_version)}, the server has {server_version}"
+            differences.append(difference)
     return "; ".join(differences) or None
 
 
@@ -293,8 +307,11 @@ def model_difference(
         node_shapes: Name of each tensor of the node's model -> its shape.
         server_shapes: The same of the server's model.
     """
-    missing_names = [name for name in server_shapes if name not in node_shapes]
-    additional_names = [name for name in node_shapes if name not in server_shapes]
+    # Of missing and additional tensors, one example is enough.
+    missing_names = [tensor_name for tensor_name in server_shapes if tensor_name not in node_shapes]
+    additional_names = [
+        tensor_name for tensor_name in node_shapes if tensor_name not in server_shapes
+    ]
     differences = []
     if missing_names:
         differences.append(
@@ -304,10 +321,11 @@ def model_difference(
         differences.append(
             f"its model has a tensor {quoted(additional_names[0])}, which the server's model has not"
         )
-    for name, shape in node_shapes.items():
-        if name in server_shapes and shape != server_shapes[name]:
+    for tensor_name, node_shape in node_shapes.items():
+        if tensor_name in server_shapes and node_shape != server_shapes[tensor_name]:
             differences.append(
-                f"{quoted(name)} of its model has shape {shape}, and {server_shapes[name]} in the server's model"
+                f"{quoted(tensor_name)} of its model has shape {node_shape}, "
+                f"and {server_shapes[tensor_name]} in the server's model"
             )
     return in_words(differences) or ""
 

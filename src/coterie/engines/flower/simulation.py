@@ -73,6 +73,7 @@ def rounds(
         SettingError: There is a ``start``, and the method keeps layers, personal models or sketches
             at the clients.
     """
+    # What stays at the clients is lost with the processes of an earlier simulation.
     boundary = boundary or Boundary()
     if start is not None:
         kept_values = _kept_values(method, start, seed, world, boundary)
@@ -81,13 +82,15 @@ def rounds(
                 f"{method.name} keeps {kept_values} at the clients, which are lost when Flower's simulation ends: "
                 "a run with engine flower cannot be resumed"
             )
+    # A daemon process can have no children.
     if multiprocessing.current_process().daemon:
         raise SettingError(
             "engine flower starts processes, which a process of a multiprocessing.Pool cannot: use engine inprocess"
         )
+    # A process of its own runs Ray and Flower, and sends one round for each request.
     context = multiprocessing.get_context("spawn")
     pipe, process_pipe = context.Pipe()
-    with tempfile.TemporaryDirectory() as home:
+    with tempfile.TemporaryDirectory() as home_folder:
         simulation = _Simulation(
             method=method,
             world=world,
@@ -98,25 +101,27 @@ def rounds(
             boundary=boundary,
             robust=robust or Robust(),
         )
-        serve = partial(_serve, process_pipe, simulation, workers or default_workers(), home)
-        process = context.Process(target=serve, daemon=False)
+        serve_rounds = partial(
+            _serve, process_pipe, simulation, workers or default_workers(), home_folder
+        )
+        server_process = context.Process(target=serve_rounds, daemon=False)
         with _safe_path():
-            process.start()
+            server_process.start()
         process_pipe.close()
         try:
             last_round = start.round if start else 0
             while last_round < rounds:
-                finished_round = _next_round(pipe, Path(home) / "log")
+                finished_round = _next_round(pipe, Path(home_folder) / "log")
                 last_round = finished_round.number
                 yield finished_round
         finally:
             with suppress(OSError):
                 pipe.send(None)
             pipe.close()
-            process.join(timeout=30)
-            if process.is_alive():
-                process.terminate()
-                process.join()
+            server_process.join(timeout=30)
+            if server_process.is_alive():
+                server_process.terminate()
+                server_process.join()
 
 
 @contextmanager
@@ -173,29 +178,30 @@ def _kept_values(
     is kept.
     """
     _, federation = setup(method, _built(world), seed, boundary)
+    # Look at the tasks of the first plan and of the next one.
     first_cohort = Cohort(present=federation.clients, exchange=0, seed=seed)
     next_cohort = Cohort(present=start.members, exchange=start.exchange, seed=seed)
     first_plan = method.plan(method.init(federation), first_cohort)
     next_plan = method.plan(start.state, next_cohort)
-    tasks: list[Task] = []
+    planned_tasks: list[Task] = []
     for plan in (first_plan, next_plan):
         for _, part in plan.leaves():
-            tasks += part.tasks.values()
-    if any(task.local_layers for task in tasks):
+            planned_tasks += part.tasks.values()
+    if any(task.local_layers for task in planned_tasks):
         return "layers"
-    if any(task.personal is not None for task in tasks):
+    if any(task.personal is not None for task in planned_tasks):
         return "personal models"
-    return "sketches" if any(task.private.question is not None for task in tasks) else None
+    return "sketches" if any(task.private.question is not None for task in planned_tasks) else None
 
 
-def _serve(pipe: Connection, simulation: _Simulation, workers: int, home: str) -> None:
+def _serve(request_pipe: Connection, simulation: _Simulation, workers: int, home: str) -> None:
     """Main function of the simulation's process: run one round for each request."""
-    with open(Path(home) / "log", "w") as log:
+    with open(Path(home) / "log", "w") as log_stream:
         # The log has the output of Ray and Flower.
-        os.dup2(log.fileno(), sys.stdout.fileno())
-        os.dup2(log.fileno(), sys.stderr.fileno())
+        os.dup2(log_stream.fileno(), sys.stdout.fileno())
+        os.dup2(log_stream.fileno(), sys.stderr.fileno())
         # Ray's processes import the same modules, and from the current folder, too.
-        module_paths = [path for path in sys.path if path]
+        module_paths = [module_path for module_path in sys.path if module_path]
         variables = {
             "FLWR_TELEMETRY_ENABLED": "0",
             "RAY_USAGE_STATS_ENABLED": "0",
@@ -209,7 +215,7 @@ def _serve(pipe: Connection, simulation: _Simulation, workers: int, home: str) -
         try:
             world = _built(simulation.world)
             run_simulation(
-                server_app=_server_app(pipe, simulation, world),
+                server_app=_server_app(request_pipe, simulation, world),
                 client_app=simulated(simulation.world, simulation.boundary, simulation.seed),
                 num_supernodes=len(world.clients),
                 backend_config={
@@ -225,15 +231,17 @@ def _serve(pipe: Connection, simulation: _Simulation, workers: int, home: str) -
         except Exception as error:
             # The other process raises the error.
             with suppress(OSError):
-                pipe.send(f"{type(error).__name__}: {error}")
+                request_pipe.send(f"{type(error).__name__}: {error}")
 
 
-def _server_app(pipe: Connection, simulation: _Simulation, world: World) -> ServerApp:
+def _server_app(request_pipe: Connection, simulation: _Simulation, world: World) -> ServerApp:
     """The ServerApp that runs the method, one round for each request."""
-    app = ServerApp()
+    server_app = ServerApp()
 
-    @app.main()
+    @server_app.main()
     def main(grid: Grid, context: Context) -> None:
+        # The same strategy as for a real federation, with the world's settings. All nodes are
+        # awaited.
         strategy = MethodStrategy(
             simulation.method,
             world.model,
@@ -245,24 +253,26 @@ def _server_app(pipe: Connection, simulation: _Simulation, world: World) -> Serv
             boundary=replace(simulation.boundary, secret=None),
             robust=simulation.robust,
             patience=world.attendance.patience,
-            metrics={name: (name,) for name in ("loss", *world.objective.named)},
+            metrics={
+                metric_name: (metric_name,) for metric_name in ("loss", *world.objective.named)
+            },
         )
         try:
             finished_rounds = strategy.rounds(
                 grid, simulation.rounds, start=simulation.start, roster=world
             )
             for finished_round in finished_rounds:
-                if pipe.recv() is None:
+                if request_pipe.recv() is None:
                     return
-                pipe.send(replace(finished_round, main=world.objective.main))
+                request_pipe.send(replace(finished_round, main=world.objective.main))
             # Wait until the last round has been received.
-            pipe.recv()
+            request_pipe.recv()
         except EOFError:
             return
         except Exception as error:
-            pipe.send(f"{type(error).__name__}: {error}")
+            request_pipe.send(f"{type(error).__name__}: {error}")
 
-    return app
+    return server_app
 
 
 def simulated(
@@ -278,11 +288,11 @@ def simulated(
     Returns:
         The app.
     """
-    mods = []
+    client_mods = []
     if boundary not in (None, Boundary()):
-        mods.append(partial(_boundary_mod, world, boundary, seed))
+        client_mods.append(partial(_boundary_mod, world, boundary, seed))
     return client_app(
-        participant=partial(_participant, world), client=partial(_client, world), mods=mods
+        participant=partial(_participant, world), client=partial(_client, world), mods=client_mods
     )
 
 
@@ -303,28 +313,28 @@ _LAST_WORLD: dict[Any, World] = {}
 """Function that makes a world -> the world of the last one."""
 
 
-def _built(maker: Callable[[], World]) -> World:
+def _built(make_world: Callable[[], World]) -> World:
     """The world that a function makes, the same in each process."""
     with seeded(0, Purpose.OWN_CODE):
-        return maker()
+        return make_world()
 
 
-def _world_of_process(maker: Callable[[], World]) -> World:
+def _world_of_process(make_world: Callable[[], World]) -> World:
     """The world, made once in this process, because Flower unpickles the app again for every message."""
-    key = (getattr(maker, "func", maker), getattr(maker, "args", ()))
-    if key not in _LAST_WORLD:
+    maker_key = (getattr(make_world, "func", make_world), getattr(make_world, "args", ()))
+    if maker_key not in _LAST_WORLD:
         _LAST_WORLD.clear()
-        _LAST_WORLD[key] = _built(maker)
-    return _LAST_WORLD[key]
+        _LAST_WORLD[maker_key] = _built(make_world)
+    return _LAST_WORLD[maker_key]
 
 
-def _client(maker: Callable[[], World], context: Context) -> int:
-    return sorted(_world_of_process(maker).clients)[int(context.node_config["partition-id"])]
+def _client(make_world: Callable[[], World], context: Context) -> int:
+    return sorted(_world_of_process(make_world).clients)[int(context.node_config["partition-id"])]
 
 
-def _participant(maker: Callable[[], World], context: Context) -> Participant:
-    world = _world_of_process(maker)
-    client = _client(maker, context)
+def _participant(make_world: Callable[[], World], context: Context) -> Participant:
+    world = _world_of_process(make_world)
+    client = _client(make_world, context)
     return Participant(
         world.clients[client],
         world.model,

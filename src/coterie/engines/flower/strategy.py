@@ -63,25 +63,27 @@ _ARGUMENT_KEYS = (
 """Keys of a run config that are arguments of the strategy."""
 
 
-def _table(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _table(run_config: Mapping[str, Any], table_name: str) -> dict[str, Any]:
     """The settings in one table of a run config. Flower flattens tables: ``cfl.eps1`` is ``eps1`` of ``cfl``."""
     return {
-        key.removeprefix(f"{name}."): _read_list(value)
-        for key, value in config.items()
-        if key.startswith(f"{name}.")
+        config_key.removeprefix(f"{table_name}."): _read_list(config_value)
+        for config_key, config_value in run_config.items()
+        if config_key.startswith(f"{table_name}.")
     }
 
 
-def _misspelled_keys(config: Mapping[str, Any], method: Method[Any]) -> list[str]:
+def _misspelled_keys(run_config: Mapping[str, Any], method: Method[Any]) -> list[str]:
     """A sentence for each key of a run config that Coterie does not read, and that is nearly one that it reads."""
     known_keys = ("method", "clients", *_ARGUMENT_KEYS)
     method_settings = settings_of(type(method))
+    # A key with a typing error would silently leave a setting at its default.
     warnings = []
-    for key in config:
-        if key in known_keys:
+    for config_key in run_config:
+        if config_key in known_keys:
             continue
-        setting_name = key.replace("-", "_")
-        similar_keys = get_close_matches(key.replace("_", "-"), known_keys, 1, 0.8)
+        setting_name = config_key.replace("-", "_")
+        similar_keys = get_close_matches(config_key.replace("_", "-"), known_keys, 1, 0.8)
+        # Settings of the method need its name in front.
         if setting_name in method_settings:
             suggestion = f"{method.name}.{setting_name}"
         elif similar_keys:
@@ -89,19 +91,21 @@ def _misspelled_keys(config: Mapping[str, Any], method: Method[Any]) -> list[str
         else:
             continue
         warnings.append(
-            f"the run config has {key!r}, which Coterie does not read; did you mean {suggestion}?"
+            f"the run config has {config_key!r}, which Coterie does not read; did you mean {suggestion}?"
         )
     return warnings
 
 
-def _read_list(value: Any) -> Any:
+def _read_list(config_value: Any) -> Any:
     """Read a list. A run config has none, so numbers separated by commas, or one number and a comma, mean a list."""
-    if not isinstance(value, str) or "," not in value:
-        return value
+    if not isinstance(config_value, str) or "," not in config_value:
+        return config_value
     try:
-        return tuple(json.loads(part) for part in value.split(",") if part.strip())
+        return tuple(
+            json.loads(list_entry) for list_entry in config_value.split(",") if list_entry.strip()
+        )
     except ValueError:
-        return value
+        return config_value
 
 
 @public
@@ -167,16 +171,17 @@ class MethodStrategy(Strategy):
         schema: Schema | Mapping[str, Any] | Path | str | None = None,
         out: Path | str | None = None,
     ) -> None:
+        # Check the arguments that are not settings of some dataclass.
         integers = (
             ("nodes", nodes, 1),
             ("patience", patience, 1),
             ("seed", seed, 0),
             ("eval_every", eval_every, 1),
         )
-        for name, value, minimum in integers:
-            if type(value) is not int or value < minimum:
+        for argument_name, argument_value, minimum in integers:
+            if type(argument_value) is not int or argument_value < minimum:
                 raise SettingError(
-                    f"MethodStrategy.{name} must be an integer >= {minimum}, got {value!r}"
+                    f"MethodStrategy.{argument_name} must be an integer >= {minimum}, got {argument_value!r}"
                 )
         if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not 0 < wait < 1e9:
             raise SettingError(f"MethodStrategy.wait must be a number of seconds > 0, got {wait!r}")
@@ -185,9 +190,12 @@ class MethodStrategy(Strategy):
                 f"MethodStrategy.metrics must be a mapping from metrics to apps' names, got {metrics!r:.60}"
             )
         nets.check_maker(model, "MethodStrategy.model")
+        # The user's names replace the default names of a metric.
         metric_names: dict[str, Sequence[str]] = dict(APP_METRIC_NAMES)
-        for metric, names in (metrics or {}).items():
-            metric_names[metric] = (names,) if isinstance(names, str) else tuple(names)
+        for metric_name, app_names in (metrics or {}).items():
+            metric_names[metric_name] = (
+                (app_names,) if isinstance(app_names, str) else tuple(app_names)
+            )
         self.settings = FederationSettings(
             method=made(method),
             model=model,
@@ -247,22 +255,27 @@ class MethodStrategy(Strategy):
         Raises:
             UserError: A setting is not allowed, or the list of clients cannot be read.
         """
+        # The method with its settings, and warnings about keys that look misspelled.
         method_name = str(config.get("method", "cfl"))
         method = build(method_class(method_name), _table(config, method_name))
-        for text in _misspelled_keys(config, method):
-            log.warning(text)
+        for warning_text in _misspelled_keys(config, method):
+            log.warning(warning_text)
+        # Entries that are arguments of the strategy. In a run config, an empty text means that the
+        # entry is not set.
         arguments = {
-            key.replace("-", "_"): value
-            for key, value in config.items()
-            if key in _ARGUMENT_KEYS and value != ""
+            config_key.replace("-", "_"): config_value
+            for config_key, config_value in config.items()
+            if config_key in _ARGUMENT_KEYS and config_value != ""
         }
         if config.get("clients"):
             arguments["identity"] = identity_of_file(str(config["clients"]))
+        # The tables of settings.
         arguments["training"] = build(Training, _table(config, "training"))
         arguments["boundary"] = build(Boundary, _table(config, "boundary"))
         arguments["robust"] = build(Robust, _table(config, "robust"))
         arguments["metrics"] = {
-            metric: str(names).split(",") for metric, names in _table(config, "metrics").items()
+            metric_name: str(app_names).split(",")
+            for metric_name, app_names in _table(config, "metrics").items()
         }
         return cls(method, model, **{**arguments, **how})
 
@@ -297,6 +310,7 @@ class MethodStrategy(Strategy):
             EngineError: Too few nodes are connected, or a round does not end.
             SettingError: The settings do not fit together, or not to the clients' apps.
         """
+        # This waits for the nodes, and asks them for their client ids and schemas.
         federated_run = FederatedRun(
             self.settings,
             grid,
@@ -347,6 +361,7 @@ class MethodStrategy(Strategy):
             UserError: The run directory does not belong to this run, or the settings do not fit
                 together.
         """
+        # Flower's arguments override the strategy's settings.
         if timeout is not None:
             self.settings = replace(
                 self.settings, waiting=replace(self.settings.waiting, timeout=timeout)
@@ -354,15 +369,18 @@ class MethodStrategy(Strategy):
         self._configs = {"train": train_config or {}, "evaluate": evaluate_config or {}}
         self.summary()
         settings = self.settings
+        # The result has the models of the last finished round, also if the run fails later.
         result = GroupedResult(
             layout=settings.layout,
             other_tensors=settings.other_tensors,
             sealed=settings.boundary.rotation != "none",
         )
-        with ExitStack() as stack:
+        with ExitStack() as exit_stack:
             run_directory = None
             if self.out is not None:
-                run_directory = stack.enter_context(RunDirectory(self.out, settings, num_rounds))
+                run_directory = exit_stack.enter_context(
+                    RunDirectory(self.out, settings, num_rounds)
+                )
             # Continue the run of the directory, or return its result if it has all its rounds.
             start, memory = run_directory.stored() if run_directory else (None, None)
             if start is not None and start.round >= num_rounds:
@@ -375,7 +393,9 @@ class MethodStrategy(Strategy):
             ):
                 if run_directory:
                     assert self._federated_run is not None
+                    # The round is on the disk before anything else happens with it.
                     run_directory.keep(finished_round, self._federated_run.memory)
+                # Report the round in Flower's result and in the log, and test it at the server.
                 result.serve(finished_round.assignment, finished_round.names)
                 self._store_metrics(finished_round, result)
                 self._log_round(finished_round)
@@ -383,21 +403,22 @@ class MethodStrategy(Strategy):
                     metrics = evaluate_fn(finished_round.number, result.arrays)
                     if metrics is not None:
                         result.evaluate_metrics_serverapp[finished_round.number] = metrics
-            for text in self._limits.totals():
-                log.warning(printable(text))
+            # At the end, say once more which clients were limited.
+            for limit_total in self._limits.totals():
+                log.warning(printable(limit_total))
         return self._with_cautions(result, self.last.position if self.last else None)
 
     def _with_cautions(self, result: GroupedResult, position: Position | None) -> GroupedResult:
         """The result, with a warning about each way in which its arrays are not the one model of all clients."""
         if position is not None:
             # The tasks of the next plan say what stays at the clients.
-            cohort = Cohort(
+            next_cohort = Cohort(
                 present=position.members, exchange=position.exchange, seed=self.settings.seed
             )
-            plan = self.settings.method.plan(position.state, cohort)
+            next_plan = self.settings.method.plan(position.state, next_cohort)
             assignment = result.assignment
             local_layers: set[str] = set()
-            for part_name, part in plan.leaves():
+            for part_name, part in next_plan.leaves():
                 if assignment is not None and part_name != assignment.part:
                     continue
                 for client, task in part.tasks.items():
@@ -405,8 +426,8 @@ class MethodStrategy(Strategy):
                         local_layers.update(task.local_layers)
                         result.personal |= task.personal is not None
             result.local_layers = tuple(sorted(local_layers))
-        for text in result.cautions():
-            log.warning(text)
+        for caution in result.cautions():
+            log.warning(caution)
         return result
 
     def _store_metrics(self, finished_round: Round, result: Result) -> None:
@@ -424,6 +445,7 @@ class MethodStrategy(Strategy):
         if mean_score is None:
             return
         main_metric = self.settings.main_metric
+        # The worst client is the one with the least or the greatest value, as the metric demands.
         client_scores = self._client_scores(finished_round)
         if self.settings.better == "greater":
             worst_name = f"least-{main_metric}"
@@ -437,8 +459,15 @@ class MethodStrategy(Strategy):
     def _client_scores(self, finished_round: Round) -> list[float]:
         """The clients' scores by the main metric, without NaN; empty if the round was not tested."""
         main_metric = self.settings.main_metric
-        client_scores = [score[main_metric] for score in (finished_round.scores or {}).values()]
-        return [score for score in client_scores if score == score]
+        client_scores = [
+            scores_of_client[main_metric]
+            for scores_of_client in (finished_round.scores or {}).values()
+        ]
+        return [
+            scores_of_client
+            for scores_of_client in client_scores
+            if scores_of_client == scores_of_client
+        ]
 
     def _mean_score(self, finished_round: Round) -> float | None:
         """The mean of the main metric over the clients; None if no client has a score."""
@@ -448,6 +477,7 @@ class MethodStrategy(Strategy):
 
     def _log_round(self, finished_round: Round) -> None:
         """Log a round: its counts and mean score, refusals, limits and notes."""
+        # One line for the round, then one line for each event in it.
         summary = (
             f"round {finished_round.number}: {finished_round.answered} of {finished_round.asked} answered, "
             f"{len(finished_round.assignment.groups)} groups"
@@ -456,13 +486,15 @@ class MethodStrategy(Strategy):
         if mean_score is not None:
             summary += f", mean {self.settings.main_metric} {mean_score:.3f}"
         log.info(summary)
-        shown = Shown.of({}, finished_round.names)
+        shown_names = Shown.of({}, finished_round.names)
         for client, refusal in sorted(finished_round.refused.items()):
-            log.warning("client %s refused: %s", shown.client(client), shown.text(refusal))
-        for text in self._limits.new_limits(finished_round):
-            log.warning(printable(text))
-        for note in finished_round.notes:
-            log.info("%s: %s", note.kind, shown.text(note.text))
+            log.warning(
+                "client %s refused: %s", shown_names.client(client), shown_names.text(refusal)
+            )
+        for limit_text in self._limits.new_limits(finished_round):
+            log.warning(printable(limit_text))
+        for round_note in finished_round.notes:
+            log.info("%s: %s", round_note.kind, shown_names.text(round_note.text))
 
     def _model_of_largest_group(self, assignment: Assignment) -> ArrayRecord:
         largest_group = max(assignment.groups, key=len)
@@ -516,8 +548,10 @@ class MethodStrategy(Strategy):
             raise EngineError("aggregate_train needs configure_train before it")
         federated_run = self._federated_run
         finished_round = federated_run.close(federated_run.end_exchanges(replies))
-        counts = MetricRecord({"asked": finished_round.asked, "answered": finished_round.answered})
-        return self._model_of_largest_group(finished_round.assignment), counts
+        task_counts = MetricRecord(
+            {"asked": finished_round.asked, "answered": finished_round.answered}
+        )
+        return self._model_of_largest_group(finished_round.assignment), task_counts
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -550,11 +584,17 @@ class MethodStrategy(Strategy):
             return None
         scores = self._federated_run.exchanges.scores(self.last.assignment, replies)
         tested_round = self.last.tested(scores)
-        means = {
-            metric: tested_round.over(tested_round.scores or {}, metric)
-            for metric in self.settings.metric_names
+        mean_scores = {
+            metric_name: tested_round.over(tested_round.scores or {}, metric_name)
+            for metric_name in self.settings.metric_names
         }
-        return MetricRecord({metric: mean for metric, mean in means.items() if mean is not None})
+        return MetricRecord(
+            {
+                metric_name: mean_value
+                for metric_name, mean_value in mean_scores.items()
+                if mean_value is not None
+            }
+        )
 
     def summary(self) -> None:
         """Log the method, the training settings and whether the nodes' client ids are unproven."""

@@ -45,13 +45,15 @@ class MaskedExchange(Protocol):
         """Add what a client must know for its masked reply to the message with its tasks."""
         ...
 
-    def take(self, client: Client, content: RecordDict, parts: Collection[str]) -> dict[str, str]:
+    def take(
+        self, client: Client, content: RecordDict, usable_parts: Collection[str]
+    ) -> dict[str, str]:
         """Add a client's masked numbers to the totals.
 
         Args:
             client: The client.
             content: Its reply.
-            parts: Names of the parts of the plan in which the rest of the reply is usable.
+            usable_parts: Names of the parts of the plan in which the rest of the reply is usable.
 
         Returns:
             Name of a part -> why its numbers are not added.
@@ -63,12 +65,12 @@ class MaskedExchange(Protocol):
         ...
 
     def replies(
-        self, part: str, results: Mapping[Client, ClientResult], refused: Mapping[Client, str]
+        self, part_name: str, results: Mapping[Client, ClientResult], refused: Mapping[Client, str]
     ) -> Replies:
         """Return the replies to a part of the plan: its sums, and what single replies have besides.
 
         Args:
-            part: The name of the part.
+            part_name: The name of the part.
             results: Client -> the result of its task.
             refused: Client -> why its result was refused.
         """
@@ -128,7 +130,13 @@ class FlowerSums(Protocol):
         ...
 
     def read_answer(
-        self, content: RecordDict, metrics: Any, plan: Plan, task: Task, d: int, place: int
+        self,
+        content: RecordDict,
+        metrics: Any,
+        plan: Plan,
+        task: Task,
+        row_length: int,
+        task_place: int,
     ) -> tuple[np.ndarray | None, int | None]:
         """Read the answer to a task's question from a reply.
 
@@ -137,8 +145,8 @@ class FlowerSums(Protocol):
             metrics: Its metrics.
             plan: The plan.
             task: The task, which has a question.
-            d: The number of parameters.
-            place: The place of the task among the client's tasks.
+            row_length: The number of parameters.
+            task_place: The place of the task among the client's tasks.
 
         Returns:
             The numbers of the answer, and the client's cell: None for what the client was not
@@ -178,7 +186,7 @@ class FlowerSums(Protocol):
     # -- a client's mod: the app does not know of masks
 
     def reply_to_step(
-        self, content: RecordDict, context: Context, boundary: Boundary, once: bool
+        self, content: RecordDict, context: Context, boundary: Boundary, answers_once: bool
     ) -> RecordDict | None:
         """Return the reply to a message of the protocol; None for another message.
 
@@ -186,7 +194,7 @@ class FlowerSums(Protocol):
             content: The message.
             context: Flower's context of the node, whose state has the secrets between steps.
             boundary: The client's boundary.
-            once: Whether to make sure that no step is answered twice.
+            answers_once: Whether to make sure that no step is answered twice.
         """
         ...
 
@@ -202,8 +210,8 @@ class FlowerSums(Protocol):
         config: Mapping[str, Any],
         context: Context,
         wire: Wire,
-        rng: np.random.Generator,
-        once: bool,
+        noise_generator: np.random.Generator,
+        answers_once: bool,
     ) -> dict[str, Any]:
         """Return the records of an app's reply to its tasks, with everything under masks.
 
@@ -214,8 +222,8 @@ class FlowerSums(Protocol):
             config: What :meth:`pop_config` has returned.
             context: Flower's context of the node.
             wire: The client's wire, whose boundary has the bound and the noise.
-            rng: Draws the noise.
-            once: Whether to make sure that no sum is answered twice.
+            noise_generator: Draws the noise.
+            answers_once: Whether to make sure that no sum is answered twice.
         """
         ...
 

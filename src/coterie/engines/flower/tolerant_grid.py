@@ -100,7 +100,7 @@ class TolerantGrid(Grid):
         messages = list(messages)
         for message in messages:
             message.metadata.group_id = message.metadata.group_id or secrets.token_hex(8)
-        ids = list(self.grid.push_messages(messages))
+        message_ids = list(self.grid.push_messages(messages))
         # Remember the receiver and the type of each message, without its models.
         for message in messages:
             metadata = message.metadata
@@ -111,7 +111,7 @@ class TolerantGrid(Grid):
             self.sent[metadata.message_id] = empty_message
         for forgotten_id in list(self.sent)[:-MAX_REMEMBERED]:
             del self.sent[forgotten_id]
-        return ids
+        return message_ids
 
     # -- delegated to the wrapped grid
     # --------------------------------------------------------------------------------------
