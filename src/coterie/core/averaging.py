@@ -155,7 +155,10 @@ class Averaging:
         return float(np.sum(weights)) * self._middle(updates, weights)
 
     def around(
-        self, point: torch.Tensor, rows: torch.Tensor, weights: np.ndarray | Sequence[float]
+        self,
+        point: torch.Tensor,
+        rows: torch.Tensor,
+        weights: np.ndarray | Sequence[float],
     ) -> torch.Tensor:
         """Average models that were trained from about the same point.
 
@@ -175,15 +178,17 @@ class Averaging:
         return self.of(rows, weights)
 
     def _middle(self, updates: torch.Tensor, weights: np.ndarray | Sequence[float]) -> torch.Tensor:
-        values = updates.numpy(force=True)
+        update_values = updates.numpy(force=True)
         if self.mean == "median":
-            return _like(np.median(values, axis=0), updates)
+            return _like(np.median(update_values, axis=0), updates)
         if self.mean == "trimmed-mean":
             min_trim = 0.0
-            if self.trim and len(values) > 2:
+            if self.trim and len(update_values) > 2:
                 # At least one value at each end; SciPy rounds down.
-                min_trim = (1 + 1e-9) / len(values)
-            return _like(scipy.stats.trim_mean(values, max(self.trim, min_trim), axis=0), updates)
+                min_trim = (1 + 1e-9) / len(update_values)
+            return _like(
+                scipy.stats.trim_mean(update_values, max(self.trim, min_trim), axis=0), updates
+            )
         return _geometric_median(updates, weights)
 
 
@@ -193,40 +198,42 @@ def average(updates: torch.Tensor, weights: np.ndarray | Sequence[float]) -> tor
     return torch.as_tensor(weights, dtype=updates.dtype, device=updates.device) @ updates
 
 
-def _like(values: np.ndarray, updates: torch.Tensor) -> torch.Tensor:
-    return torch.as_tensor(values, dtype=updates.dtype, device=updates.device)
+def _like(averaged_values: np.ndarray, updates: torch.Tensor) -> torch.Tensor:
+    return torch.as_tensor(averaged_values, dtype=updates.dtype, device=updates.device)
 
 
 def _clipped(updates: torch.Tensor, weights: np.ndarray | Sequence[float]) -> torch.Tensor:
     """The weighted mean of updates that are scaled down to the median norm of those that moved."""
-    norms = _norms(updates)
-    positive_norms = norms[norms > 0].sort().values
+    update_norms = _norms(updates)
+    positive_norms = update_norms[update_norms > 0].sort().values
     middle_position = len(positive_norms) // 2
-    median = norms.new_zeros(())
+    median_norm = update_norms.new_zeros(())
     if len(positive_norms):
         # The mean of both middle norms, because torch.median is the lower one.
-        median = (positive_norms[middle_position] + positive_norms[~middle_position]) / 2
-    return _scaled_down(updates, weights, norms, median)
+        median_norm = (positive_norms[middle_position] + positive_norms[~middle_position]) / 2
+    return _scaled_down(updates, weights, update_norms, median_norm)
 
 
 def _norms(updates: torch.Tensor) -> torch.Tensor:
     """L2 norms of rows ``(n, d)``: shape ``(n,)``; in float64 if the squares overflow."""
-    norms = updates.norm(dim=1)
-    if bool(norms.isfinite().all()):
-        return norms
+    row_norms = updates.norm(dim=1)
+    if bool(row_norms.isfinite().all()):
+        return row_norms
     return updates.double().norm(dim=1)
 
 
 def _scaled_down(
     updates: torch.Tensor,
     weights: np.ndarray | Sequence[float],
-    norms: torch.Tensor,
-    limit: torch.Tensor | float,
+    update_norms: torch.Tensor,
+    longest_norm: torch.Tensor | float,
 ) -> torch.Tensor:
-    """The weighted mean of updates, of which longer ones are scaled down to the norm ``limit``."""
+    """The weighted mean of updates, of which longer ones are scaled down to ``longest_norm``."""
     # Shorter updates keep their length: no factor is above 1. The clamp avoids a division by zero.
-    factors = (limit / norms.clamp(min=torch.finfo(norms.dtype).tiny)).clamp(max=1.0)
-    return average(updates, np.asarray(weights) * factors.numpy(force=True))
+    scale_factors = (
+        longest_norm / update_norms.clamp(min=torch.finfo(update_norms.dtype).tiny)
+    ).clamp(max=1.0)
+    return average(updates, np.asarray(weights) * scale_factors.numpy(force=True))
 
 
 def _geometric_median(updates: torch.Tensor, weights: np.ndarray | Sequence[float]) -> torch.Tensor:
@@ -238,33 +245,33 @@ def _geometric_median(updates: torch.Tensor, weights: np.ndarray | Sequence[floa
     """
     update_rows = updates.double()
     row_weights = torch.as_tensor(weights, dtype=torch.float64, device=update_rows.device)
-    norms = _norms(update_rows)
-    positive_norms = norms[norms > 0]
+    update_norms = _norms(update_rows)
+    positive_norms = update_norms[update_norms > 0]
     middle_norm = positive_norms.median() if len(positive_norms) else 0.0
-    point = _scaled_down(update_rows, weights, norms, middle_norm)
+    current_point = _scaled_down(update_rows, weights, update_norms, middle_norm)
     # Smoothed Weiszfeld steps: the mean with weights w_i / max(smoothing, distance of row i).
     for _ in range(MAX_WEISZFELD_STEPS):
         # The smoothing keeps a row at the point from getting infinite weight.
-        distances = (update_rows - point).norm(dim=1)
+        distances = (update_rows - current_point).norm(dim=1)
         smoothing = WEISZFELD_TOLERANCE * float(distances.median())
         # Half of the rows are at the point.
         if not smoothing:
             break
         weights_over_distances = row_weights / distances.clamp(min=smoothing)
         new_point = (weights_over_distances / weights_over_distances.sum()) @ update_rows
-        moved_distance = float((new_point - point).norm())
-        point = new_point
-        if moved_distance <= WEISZFELD_TOLERANCE * float(point.norm()):
+        moved_distance = float((new_point - current_point).norm())
+        current_point = new_point
+        if moved_distance <= WEISZFELD_TOLERANCE * float(current_point.norm()):
             break
     # Steps become shorter near a row: if a row is itself the geometric median, it is the nearest
     # row.
-    nearest = update_rows[(update_rows - point).norm(dim=1).argmin()]
+    nearest_row = update_rows[(update_rows - current_point).norm(dim=1).argmin()]
     candidate_costs = [
-        float((row_weights * (update_rows - candidate).norm(dim=1)).sum())
-        for candidate in (point, nearest)
+        float((row_weights * (update_rows - candidate_row).norm(dim=1)).sum())
+        for candidate_row in (current_point, nearest_row)
     ]
     point_cost, nearest_cost = candidate_costs
-    return (nearest if nearest_cost < point_cost else point).to(updates.dtype)
+    return (nearest_row if nearest_cost < point_cost else current_point).to(updates.dtype)
 
 
 CHUNK = 64
@@ -281,8 +288,8 @@ class Means:
     :meth:`add` only once.
 
     Args:
-        k: Number of groups.
-        d: Number of parameters.
+        group_count: Number of groups.
+        row_length: Number of parameters.
         averaging: The rule of averaging; the weighted mean if ``None``.
 
     Attributes:
@@ -292,31 +299,33 @@ class Means:
         weight: Shape ``(k,)``: the sum of their weights.
     """
 
-    def __init__(self, k: int, d: int, averaging: Averaging | None = None) -> None:
+    def __init__(
+        self, group_count: int, row_length: int, averaging: Averaging | None = None
+    ) -> None:
         self.averaging = averaging or Averaging()
-        self.means = torch.zeros(k, d)
-        self.counts = np.zeros(k, dtype=np.int64)
-        self.weight = np.zeros(k)
+        self.means = torch.zeros(group_count, row_length)
+        self.counts = np.zeros(group_count, dtype=np.int64)
+        self.weight = np.zeros(group_count)
 
     def add(
-        self, updates: torch.Tensor, amounts: np.ndarray, groups: Sequence[Iterable[int]]
+        self, updates: torch.Tensor, amounts: np.ndarray, groups_of_updates: Sequence[Iterable[int]]
     ) -> None:
         """Add updates to the means.
 
         Args:
             updates: Shape ``(m, d)``.
             amounts: Shape ``(m,)``: the weight of each update.
-            groups: For each update, the groups in which it counts, if any.
+            groups_of_updates: For each update, the groups in which it counts, if any.
         """
         chunk_size = len(updates) if self.averaging.needs_all else CHUNK
         for chunk_start in range(0, len(updates), max(chunk_size, 1)):
             # Group -> the updates of this chunk that count in it.
-            members: dict[int, list[int]] = {}
+            rows_of_group: dict[int, list[int]] = {}
             for row_number in range(chunk_start, min(chunk_start + chunk_size, len(updates))):
-                for group in groups[row_number]:
-                    members.setdefault(group, []).append(row_number)
+                for group_number in groups_of_updates[row_number]:
+                    rows_of_group.setdefault(group_number, []).append(row_number)
             # Each group averages its updates of the chunk, and joins them to its running mean.
-            for group, row_numbers in members.items():
+            for group_number, row_numbers in rows_of_group.items():
                 first_row = row_numbers[0]
                 end_row = row_numbers[-1] + 1
                 # Rows next to each other need no copy.
@@ -324,31 +333,38 @@ class Means:
                 member_updates = updates[first_row:end_row]
                 if not is_contiguous:
                     member_updates = updates[row_numbers]
-                self._join(group, member_updates, amounts[row_numbers])
+                self._join(group_number, member_updates, amounts[row_numbers])
 
-    def _join(self, group: int, updates: torch.Tensor, amounts: np.ndarray) -> None:
+    def _join(self, group_number: int, updates: torch.Tensor, amounts: np.ndarray) -> None:
         total_amount = float(amounts.sum())
         # Updates without weight say nothing.
         if not total_amount > 0:
             return
         self.join(
-            group, self.averaging.of(updates, amounts / total_amount), total_amount, len(updates)
+            group_number,
+            self.averaging.of(updates, amounts / total_amount),
+            total_amount,
+            len(updates),
         )
 
-    def join(self, group: int, mean: torch.Tensor, weight: float, count: int) -> None:
+    def join(
+        self, group_number: int, mean_update: torch.Tensor, added_weight: float, update_count: int
+    ) -> None:
         """Add the mean of several updates to the mean of a group.
 
         Args:
-            group: The group.
-            mean: Shape ``(d,)``: the weighted mean of the updates.
-            weight: The sum of their weights, above zero.
-            count: The number of the updates.
+            group_number: The group.
+            mean_update: Shape ``(d,)``: the weighted mean of the updates.
+            added_weight: The sum of their weights, above zero.
+            update_count: The number of the updates.
         """
         # The new mean of weights W and w is (1 - s) mean + s new, with s = w / (W + w).
-        weight_before = float(self.weight[group])
+        weight_before = float(self.weight[group_number])
         if weight_before:
-            share = weight / (weight_before + weight)
-            mean = self.means[group].mul(1 - share).add_(mean, alpha=share)
-        self.means[group] = mean
-        self.weight[group] += weight
-        self.counts[group] += count
+            added_share = added_weight / (weight_before + added_weight)
+            mean_update = (
+                self.means[group_number].mul(1 - added_share).add_(mean_update, alpha=added_share)
+            )
+        self.means[group_number] = mean_update
+        self.weight[group_number] += added_weight
+        self.counts[group_number] += update_count

@@ -55,13 +55,16 @@ def state(tag: str) -> Callable[[type[StateClass]], type[StateClass]]:
         # Two tensors compare entry by entry, so a state has no ``==`` over its fields.
         dataclass_type = dataclass(frozen=True, kw_only=True, eq=False)(cls)
         # A tag belongs to the class of one name. A tag of Coterie's own belongs to one module, too.
-        registered = STATES.setdefault(tag, dataclass_type)
+        registered_class = STATES.setdefault(tag, dataclass_type)
         is_coteries = (
-            registered.__module__.startswith("coterie.") and registered.__module__ != cls.__module__
+            registered_class.__module__.startswith("coterie.")
+            and registered_class.__module__ != cls.__module__
         )
-        if is_coteries or registered.__qualname__ != cls.__qualname__:
-            other = f"{registered.__module__}.{registered.__qualname__}"
-            raise ValueError(f"the tag {tag!r} of {cls.__qualname__} is already used by {other}")
+        if is_coteries or registered_class.__qualname__ != cls.__qualname__:
+            registered_name = f"{registered_class.__module__}.{registered_class.__qualname__}"
+            raise ValueError(
+                f"the tag {tag!r} of {cls.__qualname__} is already used by {registered_name}"
+            )
         # A class that is defined again, as in a notebook, replaces the old one.
         STATES[tag] = dataclass_type
         dataclass_type.__state_tag__ = tag  # type: ignore[attr-defined]
@@ -84,21 +87,25 @@ def as_groups(groups: Iterable[Iterable[Client]]) -> Groups:
         >>> as_groups([[5, 3], [0, 9]])
         ((0, 9), (3, 5))
     """
-    return tuple(sorted(tuple(sorted(group)) for group in groups))
+    return tuple(sorted(tuple(sorted(clients_of_group)) for clients_of_group in groups))
 
 
 @public
 def row_of(groups: Groups) -> dict[Client, int]:
     """Map each client to the number of its group."""
-    return {client: row for row, group in enumerate(groups) for client in group}
+    group_of_client = {}
+    for group_number, clients_of_group in enumerate(groups):
+        for client in clients_of_group:
+            group_of_client[client] = group_number
+    return group_of_client
 
 
 @public
-def groups_by(row: Mapping[Client, int]) -> Groups:
+def groups_by(number_of_client: Mapping[Client, int]) -> Groups:
     """Group clients that have the same number.
 
     Args:
-        row: Client -> number, such as that of its model.
+        number_of_client: Client -> number, such as that of its model.
 
     Returns:
         The groups.
@@ -108,19 +115,19 @@ def groups_by(row: Mapping[Client, int]) -> Groups:
         ((0, 5), (3,))
     """
     members_of_number: dict[int, list[Client]] = {}
-    for client, number in row.items():
+    for client, number in number_of_client.items():
         members_of_number.setdefault(number, []).append(client)
     return as_groups(members_of_number.values())
 
 
 @public
-def joined(clients: tuple[Client, ...], new: Iterable[Client]) -> tuple[Client, ...]:
-    """Return ``clients`` and ``new`` together, sorted and without duplicates."""
-    return tuple(sorted({*clients, *new}))
+def joined(clients: tuple[Client, ...], added_clients: Iterable[Client]) -> tuple[Client, ...]:
+    """Return ``clients`` and the added ones together, sorted and without duplicates."""
+    return tuple(sorted({*clients, *added_clients}))
 
 
 @public
-def without(clients: Iterable[Client], removed: Iterable[Client]) -> tuple[Client, ...]:
-    """Return ``clients`` without those in ``removed``, in the same order."""
-    removed_set = set(removed)
+def without(clients: Iterable[Client], removed_clients: Iterable[Client]) -> tuple[Client, ...]:
+    """Return ``clients`` without the removed ones, in the same order."""
+    removed_set = set(removed_clients)
     return tuple(client for client in clients if client not in removed_set)

@@ -55,7 +55,7 @@ class Federation:
     @property
     def parameters(self) -> slice:
         """The columns that similarities use: every trainable parameter, no buffer."""
-        return slice(0, max(stop for _, stop in self.columns.values()))
+        return slice(0, max(end_column for _, end_column in self.columns.values()))
 
 
 @public
@@ -86,6 +86,7 @@ class Cohort:
         Returns:
             The drawn clients that are present, sorted.
         """
+        # The order of the members must not change the draw.
         members = sorted(members)
         sample_size = max(round(fraction * len(members)), 1)
         if sample_size < len(members):
@@ -95,8 +96,8 @@ class Cohort:
                 int(client) for client in generator.choice(members, size=sample_size, replace=False)
             )
         # The draw does not depend on who is present: absent clients are dropped after it.
-        present = set(self.present)
-        return tuple(client for client in members if client in present)
+        present_clients = set(self.present)
+        return tuple(client for client in members if client in present_clients)
 
 
 @public
@@ -128,11 +129,12 @@ class Neighbours:
     holdout: float = 0.0
 
     def __post_init__(self) -> None:
+        # The settings of a method may come from a file, so they are checked here.
         if self.k < 1 or not 0 < self.scale < math.inf or not 0 <= self.holdout < 1:
             raise ValueError(
                 f"Neighbours needs k >= 1, a scale > 0 and a holdout from 0 to below 1, got {self}"
             )
-        if not self.weights or not all(0 <= weight <= 1 for weight in self.weights):
+        if not self.weights or not all(0 <= model_share <= 1 for model_share in self.weights):
             raise ValueError(
                 f"Neighbours.weights must be one or more numbers from 0 to 1, got {self.weights}"
             )
@@ -190,13 +192,13 @@ class Assignment:
         # Every row that serves a client, alone or in the client's ensemble, must exist.
         model_count = len(self.models)
         served_rows = set(self.row.values())
-        for path in self.path.values():
-            served_rows.update(path)
-        for row in served_rows:
-            if not isinstance(row, (int, np.integer)) or not 0 <= row < model_count:
+        for row_path in self.path.values():
+            served_rows.update(row_path)
+        for row_number in served_rows:
+            if not isinstance(row_number, (int, np.integer)) or not 0 <= row_number < model_count:
                 description = f"rows 0 to {model_count - 1}" if model_count else "no models"
                 raise ValueError(
-                    f"Assignment.models has {description}, but a client is served by row {row!r}"
+                    f"Assignment.models has {description}, but a client is served by row {row_number!r}"
                 )
 
     def __repr__(self) -> str:
@@ -207,6 +209,7 @@ class Assignment:
 
     def serving(self, client: Client) -> tuple[int, ...]:
         """Return the positions of the models that serve a client: one, or those of its ensemble."""
+        # Without an ensemble, the path only describes how the client came to its model.
         client_row = (self.row[client],)
         return self.path.get(client, client_row) if self.ensemble else client_row
 
@@ -256,11 +259,12 @@ def serving_tasks(method: Any, state: Any, cohort: Cohort) -> tuple[Task, ...]:
         return method.serving_tasks(state, cohort)
     # Of a plan with parts, the part whose values the assignment uses.
     served_part = method.assignment(state).part
-    tasks: list[Task] = []
-    for name, part in method.plan(state, cohort).leaves():
-        if name == served_part:
-            tasks.extend(part.tasks.values())
-    return tuple(tasks)
+    # Its next tasks, of all its clients.
+    serving_part_tasks: list[Task] = []
+    for part_name, part in method.plan(state, cohort).leaves():
+        if part_name == served_part:
+            serving_part_tasks.extend(part.tasks.values())
+    return tuple(serving_part_tasks)
 
 
 @runtime_checkable

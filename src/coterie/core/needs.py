@@ -124,6 +124,7 @@ class Needs:
             features: What this method asks for in every run, besides what the others ask for.
             *methods: The methods that it runs.
         """
+        # A feature of one inner method is a feature of the whole.
         constant_features = set(features)
         occasional_features: set[Feature] = set()
         for method in methods:
@@ -143,12 +144,14 @@ class Needs:
 @public
 def needs_of(method: Any) -> Needs:
     """Return what a method declares as its ``needs``; the defaults of :class:`Needs` if it declares nothing."""
-    needs = getattr(method, "needs", None)
-    return needs if isinstance(needs, Needs) else Needs()
+    # A method of a user need not declare anything.
+    declared_needs = getattr(method, "needs", None)
+    return declared_needs if isinstance(declared_needs, Needs) else Needs()
 
 
 def features_of(task: Task) -> frozenset[Feature]:
     """Return what a task asks besides training one model as the experiment states, and its update."""
+    # One line for each feature: whether the task asks for it.
     personal = task.personal
     is_asked: dict[Feature, bool] = {
         "model-choice": len(task.offered) > 1,
@@ -195,15 +198,15 @@ def check_declared(method: Any, plan: Plan) -> None:
     Raises:
         SettingError: The plan asks for something else.
     """
-    needs = needs_of(method)
+    declared_needs = needs_of(method)
     # What the tasks ask of clients.
-    for feature in needs.undeclared(plan):
+    for feature in declared_needs.undeclared(plan):
         raise SettingError(
             f"{method.name} asks a client {IN_WORDS[feature]}, which its needs do not declare: add {feature!r} to "
             "Needs.features, or to Needs.occasional if it does not happen in every run"
         )
     # What the server sees: with sums_only, neither single updates nor their inner products.
-    if needs.sums_only:
+    if declared_needs.sums_only:
         for _, part in plan.leaves():
             if part.need in ("gram", "rows"):
                 raise SettingError(
@@ -214,5 +217,5 @@ def check_declared(method: Any, plan: Plan) -> None:
 def all_methods(method: Any) -> Iterator[Any]:
     """Yield a method and all methods that it runs, at any depth."""
     yield method
-    for inner in needs_of(method).inner:
-        yield from all_methods(inner)
+    for inner_method in needs_of(method).inner:
+        yield from all_methods(inner_method)

@@ -69,10 +69,10 @@ class Criterion:
     def text(self) -> str:
         """The comparison as it came out, and its meaning."""
         # If the comparison does not hold, the opposite sign makes the text true.
-        sign = self.sign if self.held else _OPPOSITE[self.sign]
-        bound = f"{self.setting} {self.bound:.3g}" if self.setting else f"{self.bound:.3g}"
+        comparison_sign = self.sign if self.held else _OPPOSITE[self.sign]
+        shown_bound = f"{self.setting} {self.bound:.3g}" if self.setting else f"{self.bound:.3g}"
         meaning = f"{self.meaning}: " if self.meaning else ""
-        return f"{meaning}{self.name} {self.value:.3g} {sign} {bound}"
+        return f"{meaning}{self.name} {self.value:.3g} {comparison_sign} {shown_bound}"
 
 
 @public
@@ -89,31 +89,45 @@ def tested(criteria: Iterable[Criterion]) -> str:
         >>> tested([Criterion("p", 0.5, "<", 0.01), Criterion("gain", 1, ">", 0)])
         'p 0.5 >= 0.01'
     """
-    texts = []
+    # The first criterion that does not hold decides, so the others were not tested.
+    criterion_texts = []
     for criterion in criteria:
-        texts.append(criterion.text)
+        criterion_texts.append(criterion.text)
         if not criterion.held:
             break
-    return "; ".join(texts)
+    return "; ".join(criterion_texts)
 
 
 P_VALUE = "p_value"
 """Key of a criterion that tests whether all clients of a group have the same distribution."""
 
 Effect = Literal[
-    "divides",  # its clients are divided into its parts
-    "regroups",  # its parts train from the next round
-    "merges",  # its clients become one group
-    "joins",  # its client is now a member of a group
-    "moves",  # its client is now a member of another group
-    "waits",  # its client is on its way to a group
-    "arrives",  # its clients are new in the federation
-    "leaves",  # its clients are no longer in the federation
-    "keeps",  # the groups of its clients were examined and stay as they are
-    "serves",  # other models are trained, or serve the clients
-    "limits",  # the weight or the replies of its clients were limited
-    "warns",  # clients could not do their part; the person who runs the federation should know
-    "info",  # nothing
+    # Its clients are divided into its parts.
+    "divides",
+    # Its parts train from the next round.
+    "regroups",
+    # Its clients become one group.
+    "merges",
+    # Its client is now a member of a group.
+    "joins",
+    # Its client is now a member of another group.
+    "moves",
+    # Its client is on its way to a group.
+    "waits",
+    # Its clients are new in the federation.
+    "arrives",
+    # Its clients are no longer in the federation.
+    "leaves",
+    # The groups of its clients were examined and stay as they are.
+    "keeps",
+    # Other models are trained, or serve the clients.
+    "serves",
+    # The weight or the replies of its clients were limited.
+    "limits",
+    # Clients could not do their part; the person who runs the federation should know.
+    "warns",
+    # Nothing.
+    "info",
 ]
 """What happens to the groups by the decision that a note describes. Reports read this, and no
 ``kind``."""
@@ -165,11 +179,13 @@ class Note:
         return f"<Note {self.kind} of {count(len(self.clients), 'client')}: {one_line(self.text, 200)}>"
 
     def __post_init__(self) -> None:
+        # Each matrix has a row for each client that replied.
         row_count = len(self.order)
-        for name, matrix in self.similarity.items():
-            if tuple(matrix.shape) != (row_count, row_count):
+        for matrix_name, similarity_matrix in self.similarity.items():
+            if tuple(similarity_matrix.shape) != (row_count, row_count):
                 raise ValueError(
-                    f"Note.similarity {name!r} has shape {tuple(matrix.shape)}, but {row_count} clients replied"
+                    f"Note.similarity {matrix_name!r} has shape {tuple(similarity_matrix.shape)}, "
+                    f"but {row_count} clients replied"
                 )
 
     @property

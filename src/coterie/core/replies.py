@@ -49,56 +49,67 @@ class HeldOutLosses:
     products: np.ndarray
 
     @classmethod
-    def of(cls, models: Iterable[Candidate], losses: np.ndarray) -> HeldOutLosses:
+    def of(cls, models: Iterable[Candidate], losses_of_models: np.ndarray) -> HeldOutLosses:
         """Make the sums of losses ``(m, examples)``. Losses that are not finite, or enormous, count as ``WORST_LOSS``."""
-        bounded = np.nan_to_num(losses.astype(np.float64), nan=WORST_LOSS, posinf=WORST_LOSS).clip(
-            -WORST_LOSS, WORST_LOSS
-        )
+        # One enormous loss must not decide every comparison.
+        bounded_losses = np.nan_to_num(
+            losses_of_models.astype(np.float64), nan=WORST_LOSS, posinf=WORST_LOSS
+        ).clip(-WORST_LOSS, WORST_LOSS)
         return cls(
             models=tuple(models),
-            count=losses.shape[1],
-            sums=bounded.sum(axis=1),
-            products=bounded @ bounded.T,
+            count=losses_of_models.shape[1],
+            sums=bounded_losses.sum(axis=1),
+            products=bounded_losses @ bounded_losses.T,
         )
 
-    def difference(self, one: Candidate, other: Candidate | None) -> tuple[float, float] | None:
-        """Return the mean of ``loss(one) - loss(other)`` over the examples, and its estimated variance.
+    def difference(
+        self, candidate: Candidate, compared_candidate: Candidate | None
+    ) -> tuple[float, float] | None:
+        """Return the mean of ``loss(candidate) - loss(compared_candidate)`` over the examples, and its estimated variance.
 
         The variance is that of the mean, infinite for a single example. None if a model was not
-        measured, or no example. Without ``other``, the mean is that of ``loss(one)``.
+        measured, or no example. Without a second model, the mean is that of ``loss(candidate)``.
         """
-        is_measured = one in self.models and (other is None or other in self.models)
+        # Nothing can be said of a model that was not measured, or without examples.
+        is_measured = candidate in self.models and (
+            compared_candidate is None or compared_candidate in self.models
+        )
         if not is_measured or not self.count:
             return None
         # A difference of losses is a weighted sum over the models: +1, -1, and 0 for the others.
-        weights = np.array([float(model == one) - float(model == other) for model in self.models])
-        mean = float(weights @ self.sums) / self.count
-        squares = float(weights @ self.products @ weights)
+        signs = np.array(
+            [
+                float(measured_model == candidate) - float(measured_model == compared_candidate)
+                for measured_model in self.models
+            ]
+        )
+        mean_difference = float(signs @ self.sums) / self.count
+        squared_differences = float(signs @ self.products @ signs)
         # A difference by rounding alone must have a variance too.
         rounding_error = 0.0
-        if mean:
-            rounding_error = 1e-14 * float(abs(weights) @ abs(self.products) @ abs(weights))
+        if mean_difference:
+            rounding_error = 1e-14 * float(abs(signs) @ abs(self.products) @ abs(signs))
         # The sum of squared deviations from the mean. Divided by n - 1 and by n, it is the variance of
         # the mean.
-        sum_of_squares = max(squares - self.count * mean**2, rounding_error)
+        sum_of_squares = max(squared_differences - self.count * mean_difference**2, rounding_error)
         if self.count == 1:
-            return mean, math.inf
-        return mean, sum_of_squares / (self.count - 1) / self.count
+            return mean_difference, math.inf
+        return mean_difference, sum_of_squares / (self.count - 1) / self.count
 
-    def within(self, part: str) -> HeldOutLosses:
+    def within(self, part_name: str) -> HeldOutLosses:
         """Return the sums of one part's models, under its own names of them."""
-        if not part:
+        if not part_name:
             return self
         # The models of the part and of its own parts, whose names lose the prefix.
         positions: list[int] = []
-        names: list[Candidate] = []
-        for position, (name, personal) in enumerate(self.models):
-            if name == part or name.startswith(f"{part}/"):
+        inner_candidates: list[Candidate] = []
+        for position, (candidate_part, is_personal) in enumerate(self.models):
+            if candidate_part == part_name or candidate_part.startswith(f"{part_name}/"):
                 positions.append(position)
-                names.append((name[len(part) :].lstrip("/"), personal))
+                inner_candidates.append((candidate_part[len(part_name) :].lstrip("/"), is_personal))
         return replace(
             self,
-            models=tuple(names),
+            models=tuple(inner_candidates),
             sums=self.sums[positions],
             products=self.products[np.ix_(positions, positions)],
         )
@@ -137,9 +148,10 @@ class HalvedUpdates:
 
     def of(self, clients: Iterable[Client]) -> HalvedUpdates | None:
         """Return the updates of those of ``clients`` that sent both; None if there are none."""
-        wanted = set(clients)
+        # A client without both updates has no rows here.
+        wanted_clients = set(clients)
         row_numbers = [
-            row_number for row_number, client in enumerate(self.clients) if client in wanted
+            row_number for row_number, client in enumerate(self.clients) if client in wanted_clients
         ]
         if not row_numbers:
             return None
@@ -241,9 +253,12 @@ class Replies:
     parts: Mapping[str, Replies] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        refused = f", {len(self.refused):,} refused" if self.refused else ""
-        rows = "" if self.updates is None else f", updates of shape {tuple(self.updates.shape)}"
-        return f"<Replies of {count(len(self.clients), 'client')}: {some(self.clients)}{rows}{refused}>"
+        # A short text without tensors, which would fill the screen.
+        shown_refusals = f", {len(self.refused):,} refused" if self.refused else ""
+        shown_updates = (
+            "" if self.updates is None else f", updates of shape {tuple(self.updates.shape)}"
+        )
+        return f"<Replies of {count(len(self.clients), 'client')}: {some(self.clients)}{shown_updates}{shown_refusals}>"
 
     @property
     def all_updates(self) -> torch.Tensor:
@@ -287,35 +302,37 @@ class Replies:
     def of(self, clients: Iterable[Client]) -> Replies:
         """Return the replies of those of ``clients`` that answered, without means."""
         positions = self.positions(sorted(clients))
-        answered = tuple(self.clients[position] for position in positions)
-        held_out_losses = {
-            client: self.held_out_losses[client]
-            for client in self.held_out_losses
-            if client in set(answered)
-        }
+        answered_clients = tuple(self.clients[position] for position in positions)
+        held_out_losses = {}
+        for client, client_losses in self.held_out_losses.items():
+            if client in answered_clients:
+                held_out_losses[client] = client_losses
         # The Gram matrix has a row and a column for each client, the updates have a row.
-        gram = self.gram
-        if gram is not None:
-            gram = gram[np.ix_(positions, positions)]
-        updates = self.updates
-        if updates is not None:
-            updates = updates[positions]
+        selected_gram = self.gram
+        if selected_gram is not None:
+            selected_gram = selected_gram[np.ix_(positions, positions)]
+        selected_updates = self.updates
+        if selected_updates is not None:
+            selected_updates = selected_updates[positions]
 
-        def selected(values: tuple[ReplyValue, ...]) -> tuple[ReplyValue, ...]:
-            return tuple(values[position] for position in positions) if values else ()
+        def selected(values_of_clients: tuple[ReplyValue, ...]) -> tuple[ReplyValue, ...]:
+            # Entries that nobody asked for are an empty tuple.
+            if not values_of_clients:
+                return ()
+            return tuple(values_of_clients[position] for position in positions)
 
         return replace(
             self,
-            clients=answered,
+            clients=answered_clients,
             examples=self.examples[positions],
             chosen=selected(self.chosen),
             losses=selected(self.losses),
             accuracies=selected(self.accuracies),
             means=None,
             mean_counts=None,
-            gram=gram,
-            updates=updates,
-            halves=None if self.halves is None else self.halves.of(answered),
+            gram=selected_gram,
+            updates=selected_updates,
+            halves=None if self.halves is None else self.halves.of(answered_clients),
             held_out_losses=held_out_losses,
         )
 
@@ -326,11 +343,12 @@ def weights(replies: Replies, weighting: Weighting) -> np.ndarray:
 
     If no client has examples, weights are equal.
     """
-    unscaled = amounts(replies.examples, weighting)
-    total_amount = unscaled.sum()
+    # Weights count only relative to each other. If all are zero, each client counts the same.
+    unscaled_weights = amounts(replies.examples, weighting)
+    total_amount = unscaled_weights.sum()
     if total_amount > 0:
-        return unscaled / total_amount
-    return np.full(len(unscaled), 1 / max(len(unscaled), 1))
+        return unscaled_weights / total_amount
+    return np.full(len(unscaled_weights), 1 / max(len(unscaled_weights), 1))
 
 
 @public
@@ -341,14 +359,14 @@ def amounts(examples: np.ndarray, weighting: Weighting) -> np.ndarray:
 
 @public
 def rows_without(
-    clients: tuple[Client, ...], rows: torch.Tensor, removed: Iterable[Client]
+    clients: tuple[Client, ...], client_rows: torch.Tensor, removed_clients: Iterable[Client]
 ) -> tuple[tuple[Client, ...], torch.Tensor]:
-    """Return clients and their rows ``(m, d)`` without those in ``removed``; a copy."""
-    removed_set = set(removed)
+    """Return clients and their rows ``(m, d)`` without the removed ones; a copy."""
+    removed_set = set(removed_clients)
     kept_positions = [
         position for position, client in enumerate(clients) if client not in removed_set
     ]
-    return tuple(clients[position] for position in kept_positions), rows[kept_positions]
+    return tuple(clients[position] for position in kept_positions), client_rows[kept_positions]
 
 
 @public
@@ -373,6 +391,7 @@ def group_means(
         for client in members:
             if client in position_of_client:
                 groups_of_reply[position_of_client[client]].append(group_number)
-    means = Means(len(groups), replies.all_updates.shape[1], replies.averaging)
-    means.add(replies.all_updates, amounts(replies.examples, weighting), groups_of_reply)
-    return means.means, means.counts
+    # One pass over the replies adds each update to the means of its groups.
+    model_means = Means(len(groups), replies.all_updates.shape[1], replies.averaging)
+    model_means.add(replies.all_updates, amounts(replies.examples, weighting), groups_of_reply)
+    return model_means.means, model_means.counts

@@ -56,10 +56,8 @@ class Position:
     names: Mapping[Client, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        members = count(len(self.members), "member")
-        return (
-            f"<Position after round {self.round} ({count(self.exchange, 'exchange')}): {members}>"
-        )
+        shown_members = count(len(self.members), "member")
+        return f"<Position after round {self.round} ({count(self.exchange, 'exchange')}): {shown_members}>"
 
     def __post_init__(self) -> None:
         # A forged file may have negative numbers.
@@ -75,6 +73,7 @@ class Position:
             assignment: Which model serves which client.
             client: The client.
         """
+        # Clients served without values of their own, and clients that never stored some.
         if client in assignment.plain:
             return None
         return self.kept.get(assignment.part, {}).get(client)
@@ -144,24 +143,25 @@ class Round:
         """The groups, each as its clients' sorted names, or ids if they have no names."""
         shown_names: Mapping[Client, Any] = labels(self.names, self.assignment.row)
         return tuple(
-            tuple(sorted(shown_names[client] for client in group))
-            for group in self.assignment.groups
+            tuple(sorted(shown_names[client] for client in clients_of_group))
+            for clients_of_group in self.assignment.groups
         )
 
-    def tested(self, results: Mapping[Client, Mapping[str, float]]) -> Round:
+    def tested(self, test_results: Mapping[Client, Mapping[str, float]]) -> Round:
         """Return this round with the results of its test.
 
         Args:
-            results: Client -> test loss, metrics and, by keys of ``flat``, their sums.
+            test_results: Client -> test loss, metrics and, by keys of ``flat``, their sums.
         """
-        scores: dict[Client, Mapping[str, float]] = {}
-        sums: dict[Client, Mapping[str, ErrorSums]] = {}
-        for client, values in results.items():
-            client_metrics, client_sums = parted(values)
-            scores[client] = client_metrics
-            if client_sums:
-                sums[client] = client_sums
-        return replace(self, scores=scores, sums=sums)
+        # An engine reports metrics and sums in one mapping. Here they are separated by their keys.
+        client_scores: dict[Client, Mapping[str, float]] = {}
+        metric_sums: dict[Client, Mapping[str, ErrorSums]] = {}
+        for client, client_results in test_results.items():
+            metrics_of_client, sums_of_client = parted(client_results)
+            client_scores[client] = metrics_of_client
+            if sums_of_client:
+                metric_sums[client] = sums_of_client
+        return replace(self, scores=client_scores, sums=metric_sums)
 
     def mean(self, metric: str = "") -> float | None:
         """Return the mean of a metric over the honest clients that have a value of it.
@@ -190,12 +190,12 @@ class Round:
             raise UserError(
                 f"there is no metric {metric!r}{nearest(metric, known_metrics)} (known: {', '.join(known_metrics)})"
             )
-        honest = without(self.scores, self.adversaries)
+        honest_clients = without(self.scores, self.adversaries)
         # Without a number for a client's loss, its model has diverged.
-        losses = (self.scores[client].get("loss", math.nan) for client in honest)
-        if metric_name == "loss" and any(map(math.isnan, losses)):
+        honest_losses = (self.scores[client].get("loss", math.nan) for client in honest_clients)
+        if metric_name == "loss" and any(map(math.isnan, honest_losses)):
             return math.nan
-        return self.over(honest, metric_name)
+        return self.over(honest_clients, metric_name)
 
     def over(self, clients: Iterable[Client], metric: str) -> float | None:
         """Return a metric over some clients: the mean of those that have a value, or that of their test rows together.
@@ -213,11 +213,13 @@ class Round:
             self.sums[client][metric] for client in clients if metric in self.sums.get(client, ())
         ]
         if client_sums:
-            value = pooled(client_sums)
-            return None if math.isnan(value) else value
+            pooled_value = pooled(client_sums)
+            return None if math.isnan(pooled_value) else pooled_value
         # Of any other metric, the clients' values are averaged.
-        scores = self.scores or {}
-        return mean(scores[client].get(metric) for client in clients if client in scores)
+        client_scores = self.scores or {}
+        return mean(
+            client_scores[client].get(metric) for client in clients if client in client_scores
+        )
 
     def model(self, client: Client | str) -> Any:
         """Return the net that serves a client after this round, with the layers of its own if it keeps some.
@@ -237,9 +239,10 @@ class Round:
         """
         # Flower's server and a pickled round have no function that makes nets.
         if self.nets is None:
-            hint = "it is of Flower's server or was pickled; coterie.save writes the models of a recorded run"
-            raise UserError(f"round {self.number} cannot make the net of a client: {hint}")
+            likely_reason = "it is of Flower's server or was pickled; coterie.save writes the models of a recorded run"
+            raise UserError(f"round {self.number} cannot make the net of a client: {likely_reason}")
         client_id = self._id(client)
+        # The models that serve the client, and its own values, as the engine's tests use them.
         model_rows = [
             self.assignment.models[row_number] for row_number in self.assignment.serving(client_id)
         ]
@@ -259,15 +262,16 @@ class Round:
         return frame(self._rows())
 
     def _rows(self) -> list[dict[str, Any]]:
+        # A client has a row even if the round was not tested.
         group_of_client = row_of(self.assignment.groups)
-        scores = self.scores or {}
+        client_scores = self.scores or {}
         shown_names = labels(self.names, group_of_client)
         return [
             {
                 "round": self.number,
                 "client": shown_names[client],
                 "group": group_of_client[client],
-                **scores.get(client, {}),
+                **client_scores.get(client, {}),
             }
             for client in sorted(group_of_client)
         ]
@@ -275,8 +279,8 @@ class Round:
     def _id(self, client: Client | str) -> Client:
         """The id of a client that the round serves. If names are numbers, a number is a name, and else an id."""
         shown_names = labels(self.names, self.assignment.row)
-        id_of_name = {str(name): client_id for client_id, name in shown_names.items()}
-        has_number_names = any(isinstance(name, int) for name in shown_names.values())
+        id_of_name = {str(client_name): client_id for client_id, client_name in shown_names.items()}
+        has_number_names = any(isinstance(client_name, int) for client_name in shown_names.values())
         # A number that is no name is an id, unless numbers are names. No client has the id -1.
         default_id = -1
         if isinstance(client, int) and not has_number_names:
@@ -291,28 +295,30 @@ class Round:
     @property
     def _metric(self) -> str:
         """The main metric; if it is unknown, the first besides the loss."""
-        names = next(iter((self.scores or {}).values()), {})
-        return self.main or next((name for name in names if name != "loss"), "loss")
+        measured_metrics = next(iter((self.scores or {}).values()), {})
+        return self.main or next(
+            (metric_name for metric_name in measured_metrics if metric_name != "loss"), "loss"
+        )
 
     def __str__(self) -> str:
         # The groups, and the main metric if the round was tested.
-        parts = [partition(self.assignment.groups)]
-        score = None if self.scores is None else self.mean()
-        if score is not None:
-            parts.append(f"{self._metric} {score:.3f}")
-        return (
-            f"round {self.number}: {'; '.join(parts)}; {self.answered:,} of {self.asked:,} replies"
-        )
+        shown_parts = [partition(self.assignment.groups)]
+        mean_score = None if self.scores is None else self.mean()
+        if mean_score is not None:
+            shown_parts.append(f"{self._metric} {mean_score:.3f}")
+        return f"round {self.number}: {'; '.join(shown_parts)}; {self.answered:,} of {self.asked:,} replies"
 
     def __repr__(self) -> str:
         return f"<R{str(self)[1:]}>"
 
     def _repr_html_(self) -> str:
         shown_names = labels(self.names, self.assignment.row)
-        id_of_name = {name: client_id for client_id, name in shown_names.items()}
+        id_of_name = {client_name: client_id for client_id, client_name in shown_names.items()}
 
-        def group_value(group: Sequence[Client | str]) -> float | None:
-            return self.over([id_of_name[name] for name in group], self._metric)
+        def group_value(clients_of_group: Sequence[Client | str]) -> float | None:
+            return self.over(
+                [id_of_name[client_name] for client_name in clients_of_group], self._metric
+            )
 
         # Without a test the table has no column for the metric.
         value_of_group = group_value if self.scores else None

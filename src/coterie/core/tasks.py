@@ -272,10 +272,10 @@ class Task:
 
     def __post_init__(self) -> None:
         # What the client chooses from, and on which data.
-        for row in self.offered:
-            if not isinstance(row, (int, np.integer)) or row < 0:
+        for offered_row in self.offered:
+            if not isinstance(offered_row, (int, np.integer)) or offered_row < 0:
                 raise ValueError(
-                    f"Task.offered must be rows of the plan's models, from 0, got {row!r}"
+                    f"Task.offered must be rows of the plan's models, from 0, got {offered_row!r}"
                 )
         if not 1 <= self.choose <= len(self.offered):
             raise ValueError(
@@ -316,25 +316,26 @@ class Task:
         # Without training settings in the task, the client trains as the experiment states.
         return self.training is None or bool(self.training.steps or self.training.epochs)
 
-    def how(self, training: Training) -> Training:
+    def how(self, experiment_training: Training) -> Training:
         """Return the settings of local training in this task.
 
         Args:
-            training: The settings of the experiment.
+            experiment_training: The settings of the experiment.
 
         Returns:
             These settings, with the changes that the task asks for.
         """
-        task_training = self.training or training
+        # The task's own settings replace the experiment's, and its epochs replace those of either.
+        task_training = self.training or experiment_training
         if self.epochs is None:
             return task_training
         return _of_epochs(task_training, self.epochs)
 
 
 @lru_cache(maxsize=64)
-def _of_epochs(training: Training, epochs: int) -> Training:
+def _of_epochs(training: Training, epoch_count: int) -> Training:
     # Only one of epochs and steps applies, and steps come first: so they are removed.
-    return replace(training, epochs=epochs, steps=None)
+    return replace(training, epochs=epoch_count, steps=None)
 
 
 @public
@@ -409,6 +410,7 @@ class Plan:
     private: PrivatePlan = PrivatePlan()
 
     def __post_init__(self) -> None:
+        # Fields that contradict each other are an error of the method, not of a client.
         self._check_rows()
         if self.private != PrivatePlan() and self.need != "sums":
             raise ValueError(f'Plan.private needs Plan.need "sums", got {self.need!r}')
@@ -420,12 +422,12 @@ class Plan:
         share_of_client: dict[Client, float] = {}
         for _, part in self.leaves():
             for client, task in part.tasks.items():
-                share = task.holdout.share
-                first_share = share_of_client.setdefault(client, share)
-                if share != first_share:
+                holdout_share = task.holdout.share
+                first_share = share_of_client.setdefault(client, holdout_share)
+                if holdout_share != first_share:
                     raise ValueError(
                         f"Holdout.share of client {client} must be the same in all parts of a plan, "
-                        f"got {first_share:g} and {share:g}"
+                        f"got {first_share:g} and {holdout_share:g}"
                     )
 
     def _check_rows(self) -> None:
@@ -436,6 +438,7 @@ class Plan:
             )
         if self.parts and self.tasks:
             raise ValueError("a plan with Plan.parts has no tasks itself: put them into a part")
+        # Each task may offer only rows that the plan has.
         model_count = len(self.models)
         checked_ids: set[int] = set()
         for client, task in self.tasks.items():
@@ -452,9 +455,10 @@ class Plan:
     @property
     def all_ended_parts(self) -> tuple[str, ...]:
         """The names ``ended_parts`` of the plan and of its parts, each as ``"outer/inner"``."""
+        # Inside a part, the names are relative to it.
         ended_parts = list(self.ended_parts)
-        for name, part in self.parts.items():
-            ended_parts.extend(f"{name}/{ended_part}" for ended_part in part.all_ended_parts)
+        for part_name, part in self.parts.items():
+            ended_parts.extend(f"{part_name}/{ended_part}" for ended_part in part.all_ended_parts)
         return tuple(ended_parts)
 
     @property
@@ -465,33 +469,38 @@ class Plan:
             asked_clients.update(part.asked)
         return tuple(sorted(asked_clients))
 
-    def leaves(self, name: str = "") -> Iterator[tuple[str, Plan]]:
+    def leaves(self, outer_name: str = "") -> Iterator[tuple[str, Plan]]:
         """Yield (name, plan) of the plan itself, or of all parts that have none themselves.
 
         The name of a part of a part is ``"outer/inner"``; that of a plan without parts is ``name``.
         """
         if not self.parts:
-            yield name, self
+            yield outer_name, self
         # The outermost plan has the empty name, whose slash is removed.
         for part_name, part in self.parts.items():
-            yield from part.leaves(f"{name}/{part_name}".lstrip("/"))
+            yield from part.leaves(f"{outer_name}/{part_name}".lstrip("/"))
 
 
 @public
-def train_from(models: torch.Tensor, row: Mapping[Client, int], **plan: Any) -> Plan:
-    """Plan that every client of ``row`` trains from its one model, as in all methods that offer one model (m = 1).
+def train_from(models: torch.Tensor, row_of_client: Mapping[Client, int], **plan: Any) -> Plan:
+    """Plan that every client trains from its one model, as in all methods that offer one model (m = 1).
 
     Args:
         models: Shape ``(k, d)``.
-        row: Client -> its row of ``models``.
+        row_of_client: Client -> its row of ``models``.
         **plan: Further fields of :class:`Plan`.
 
     Returns:
         The plan.
     """
-    tasks = {row_: Task(offered=(row_,)) for row_ in set(row.values())}
+    # Clients of one model share one task.
+    task_of_row = {
+        row_number: Task(offered=(row_number,)) for row_number in set(row_of_client.values())
+    }
     return Plan(
         models=models,
-        tasks={client: tasks[row_number] for client, row_number in sorted(row.items())},
+        tasks={
+            client: task_of_row[row_number] for client, row_number in sorted(row_of_client.items())
+        },
         **plan,
     )

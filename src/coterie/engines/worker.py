@@ -286,11 +286,8 @@ class Worker:
     def _part(self, test: Test) -> local.Part:
         data_of_clients = self.world.steps[test.step]
         # The clients share their test inputs, and each has its own targets.
-        positions: slice | Tensor
-        if isinstance(test.positions, slice):
-            positions = test.positions
-        else:
-            positions = torch.tensor(test.positions)
+        indices = test.positions
+        positions = indices if isinstance(indices, slice) else torch.tensor(indices)
         first_split = data_of_clients[test.clients[0]].test
         targets = [data_of_clients[client].test.at(positions).targets for client in test.clients]
         return first_split.inputs, first_split.index[positions], targets
