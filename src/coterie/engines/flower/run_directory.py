@@ -71,7 +71,9 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         """Whether the folder has no other files than those of a run that was stopped in its first round."""
         if not self.folder.is_dir():
             return False
-        file_names = {file_path.name.removesuffix(PART_SUFFIX) for file_path in self.folder.iterdir()}
+        file_names = {
+            file_path.name.removesuffix(PART_SUFFIX) for file_path in self.folder.iterdir()
+        }
         return file_names <= {NODES_FILE, OTHER_TENSORS_FILE, LOCK_FILE, RUN_FILE}
 
     def __exit__(self, *error: object) -> None:
