@@ -432,7 +432,7 @@ def _update_lengths(
     """
     client_updates: dict[Client, tuple[Tensor, ...]] = {}
     chosen_models: dict[Client, tuple[int, ...]] = {}
-    step_counts: dict[Client, int] = {}
+    step_counts: dict[Client, float] = {}
     for client, result in results.items():
         if result.updates:
             client_updates[client] = result.updates
