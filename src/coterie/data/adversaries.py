@@ -87,10 +87,12 @@ class Attack:
         """
         if self.kind == "label-flip" or self.colluding:
             return honest_row
+        # The draws depend on the client and the exchange only, and so are the same in every engine.
         attack_rng = generator(seed, Purpose.ATTACK, exchange, client)
         match self.kind:
             case "huge":
                 uniform = torch.rand(len(honest_row), generator=attack_rng)
+                # Each entry is the scale, with a random sign.
                 tampered_row = self.scale * (uniform - 0.5).sign()
             case "random":
                 # Noise of the honest update's norm.
@@ -101,11 +103,13 @@ class Attack:
                     noise * (honest_norm / noise_norm if noise_norm else 0.0)
                 )
             case "examples":
+                # The opposite of its update, for which it then claims many examples.
                 tampered_row = -honest_row
             case "sign-flip":
                 tampered_row = self.scale * -honest_row
             case _:
                 tampered_row = self.scale * honest_row
+        # What is not sent stays as it was.
         return torch.where(sent_columns, tampered_row, honest_row)
 
     @property
@@ -119,7 +123,9 @@ class Attack:
 
     def fabricated(self, honest_updates: torch.Tensor) -> torch.Tensor:
         """The update ``(d,)`` of a colluding adversary, from the updates ``(m, d)`` of honest clients, m >= 1."""
+        # Both attacks start from the mean of the honest updates.
         mean = honest_updates.mean(0)
+        # A shift by some deviations, which is small enough to look honest.
         if self.kind == "little-is-enough":
             return mean - self.scale * honest_updates.std(0, correction=0)
         return -self.scale * mean
@@ -177,14 +183,16 @@ class AdversarySettings(ScenarioPart):
         """
         if not self.fraction:
             return {}
+        # The fraction as a number, at least one.
         adversary_count = max(round(self.fraction * len(clients)), 1)
         if adversary_count == len(clients):
             raise SettingError(
                 f"Scenario.adversaries must leave at least one of the {len(clients)} clients "
                 f"honest, got {self.fraction:g}"
             )
-        rng = numpy_generator(seed, Purpose.ADVERSARY)
-        adversaries = rng.choice(sorted(clients), size=adversary_count, replace=False)
+        # Draw who is hostile; all have the same attack.
+        adversary_rng = numpy_generator(seed, Purpose.ADVERSARY)
+        adversaries = adversary_rng.choice(sorted(clients), size=adversary_count, replace=False)
         default_scale = DEFAULT_SCALE[self.attack]
         scale = default_scale if self.attack_scale is None else self.attack_scale
         attack = Attack(kind=self.attack, scale=scale)

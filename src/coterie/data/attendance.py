@@ -38,33 +38,38 @@ class Attendance:
     patience: int = 10
 
     def __post_init__(self) -> None:
+        # Mistakes in arguments are errors of one sentence, also where a type checker would find
+        # them.
         for field_name in ("joins", "away"):
-            value = getattr(self, field_name)
-            if not isinstance(value, Mapping):
+            field_value = getattr(self, field_name)
+            if not isinstance(field_value, Mapping):
                 raise SettingError(
                     f"Attendance.{field_name} must be a mapping from clients, such as {{0: ...}}, "
-                    f"got {brief(value)}"
+                    f"got {brief(field_value)}"
                 )
-        silent = coerced("Attendance.silent", self.silent, float)
-        if not 0 <= silent <= 1:
+        silent_probability = coerced("Attendance.silent", self.silent, float)
+        if not 0 <= silent_probability <= 1:
             raise SettingError(f"Attendance.silent must be >= 0 and <= 1, got {self.silent!r}")
         patience = coerced("Attendance.patience", self.patience, int)
         if patience < 1:
             raise SettingError(f"Attendance.patience must be >= 1, got {self.patience!r}")
-        object.__setattr__(self, "silent", silent)
+        object.__setattr__(self, "silent", silent_probability)
         object.__setattr__(self, "patience", patience)
 
     def is_present(self, client: Client, round: int) -> bool:
         """Whether ``client`` can be asked in ``round``."""
+        # Not before it joins, and not in an interval of absence.
         if round < self.joins.get(client, 1):
             return False
         return not any(first <= round <= last for first, last in self.away.get(client, ()))
 
     def of(self, clients: Collection[Client]) -> Attendance:
         """The attendance of some of the clients."""
-        joins = {client: round for client, round in self.joins.items() if client in clients}
-        away = {client: intervals for client, intervals in self.away.items() if client in clients}
-        return replace(self, joins=joins, away=away)
+        kept_joins = {client: round for client, round in self.joins.items() if client in clients}
+        kept_absences = {
+            client: intervals for client, intervals in self.away.items() if client in clients
+        }
+        return replace(self, joins=kept_joins, away=kept_absences)
 
     def founders(self, clients: Iterable[Client]) -> tuple[Client, ...]:
         """Those of ``clients`` that are present from round 1, sorted."""
@@ -74,8 +79,8 @@ class Attendance:
         """Whether ``client`` answers in ``exchange``; the draw does not depend on other clients."""
         if not self.silent:
             return True
-        draw = numpy_generator(seed, Purpose.SILENCE, exchange, client).random()
-        return bool(draw >= self.silent)
+        uniform_draw = numpy_generator(seed, Purpose.SILENCE, exchange, client).random()
+        return bool(uniform_draw >= self.silent)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +126,7 @@ class AttendanceSettings(ScenarioPart):
             SettingError: No client would always be present, a name is not known, or ``leave`` is
                 not an interval.
         """
+        # Clients that are given by name keep their role, and numbers are drawn from all others.
         newcomers = _ids("Scenario.newcomers", self.newcomers, ids)
         leavers = _ids("Scenario.leavers", self.leavers, ids)
         named_clients: set[Client] = set()
@@ -135,6 +141,7 @@ class AttendanceSettings(ScenarioPart):
         )
         late_clients = _drawn(newcomers, unnamed_clients)
         leaving_clients = _drawn(leavers, unnamed_clients)
+        # Someone must be present in every round, or nothing could be trained.
         if len({*late_clients, *leaving_clients}) == len(clients):
             raise SettingError(
                 f"Scenario.newcomers {self.newcomers} and leavers {self.leavers} must leave at "
@@ -145,10 +152,11 @@ class AttendanceSettings(ScenarioPart):
                 f"Scenario.leave must be the first and the last round of absence, "
                 f"got {list(self.leave)}"
             )
-        absence = [(self.leave[0], self.leave[1])] if self.leavers else []
+        # All leavers are away in the same rounds.
+        absences = [(self.leave[0], self.leave[1])] if self.leavers else []
         return Attendance(
             joins=dict.fromkeys(late_clients, self.join_round),
-            away=dict.fromkeys(leaving_clients, absence),
+            away=dict.fromkeys(leaving_clients, absences),
             silent=self.silent,
             patience=self.patience,
         )

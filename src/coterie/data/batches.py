@@ -58,6 +58,7 @@ def rows(batch: Batch, positions: Any) -> Batch:
 
 def joined(batches: Sequence[Batch]) -> Batch:
     """All examples of several batches of one form, in order."""
+    # Join part by part; all batches have the form of the first.
     first_batch = batches[0]
     if isinstance(first_batch, Mapping):
         return {name: joined([batch[name] for batch in batches]) for name in first_batch}
@@ -76,12 +77,13 @@ def digests(parts: Sequence[torch.Tensor]) -> list[bytes]:
     Returns:
         One hash for each example; examples with equal parts have the same.
     """
+    # The bytes of each example are one row of each array.
     arrays = [part.contiguous().view(len(part), -1).numpy() for part in parts if part.numel()]
     example_count = len(parts[0]) if parts else 0
     hashes = []
     for example in range(example_count):
-        content = b"".join(array[example].tobytes() for array in arrays)
-        hashes.append(hashlib.blake2b(content, digest_size=16).digest())
+        example_bytes = b"".join(array[example].tobytes() for array in arrays)
+        hashes.append(hashlib.blake2b(example_bytes, digest_size=16).digest())
     return hashes
 
 
@@ -139,24 +141,26 @@ class Items:
             UserError: An item or a batch has no target, or items of different shapes cannot be
                 stacked.
         """
+        # Only the items of this batch are in memory.
         items = [self.dataset[position] for position in index.tolist()]
         if self.collate is not None:
             return pair(self.collate(items))
         _check_keys(items)
         try:
-            stacked = torch.utils.data.default_collate([_arrays(item) for item in items])
-            inputs, targets = pair(stacked)
+            stacked_items = torch.utils.data.default_collate([_arrays(item) for item in items])
+            inputs, targets = pair(stacked_items)
             return _numbers(inputs, "inputs"), _numbers(targets, "targets")
         except (RuntimeError, TypeError) as error:
-            reason = f"the items of a data set cannot be stacked: {error}"
+            cause = f"the items of a data set cannot be stacked: {error}"
             raise UserError(
-                f"{reason[:300]}; pass collate, a function from a list of items to "
+                f"{cause[:300]}; pass collate, a function from a list of items to "
                 "(inputs, targets), which can pad them"
             ) from error
 
 
 def _check_keys(items: Sequence[Any]) -> None:
     """Raise :class:`~coterie.settings.UserError` if items have other keys: ``default_collate`` takes those of the first."""
+    # Items that are no mappings have no keys to compare.
     first_keys = set(items[0]) if isinstance(items[0], Mapping) else None
     for item in items:
         if first_keys is not None and isinstance(item, Mapping) and set(item) != first_keys:
@@ -166,13 +170,16 @@ def _check_keys(items: Sequence[Any]) -> None:
             )
 
 
-def _numbers(batch: Batch, what: str) -> Batch:
+def _numbers(batch: Batch, part_name: str) -> Batch:
     """The batch; a column of text is refused."""
     if isinstance(batch, Mapping):
         return {name: _numbers(part, str(name)) for name, part in batch.items()}
+    # ``default_collate`` leaves texts as a list.
     if isinstance(batch, tuple | list) and batch and isinstance(batch[0], str):
         hint = "remove the column, or pass collate, which can make numbers of it"
-        raise UserError(f"the items of a data set have text in {what!r} ({batch[0]!r:.40}): {hint}")
+        raise UserError(
+            f"the items of a data set have text in {part_name!r} ({batch[0]!r:.40}): {hint}"
+        )
     return batch
 
 
@@ -184,8 +191,12 @@ def _arrays(item: Any) -> Any:
             arrays[name] = _arrays(torch.as_tensor(part) if isinstance(part, list) else part)
         return arrays
     if isinstance(item, tuple):
-        return tuple(_arrays(torch.as_tensor(part) if _is_numbers(part) else part) for part in item)
+        parts = []
+        for part in item:
+            parts.append(_arrays(torch.as_tensor(part) if _is_numbers(part) else part))
+        return tuple(parts)
     if isinstance(item, np.ndarray | torch.Tensor):
+        # A tensor, or an array that NumPy and PyTorch can read.
         array = ordinary(item, "an item of a data set")
         # PyTorch would warn of an array that cannot be written.
         if isinstance(array, np.ndarray) and not array.flags.writeable:
@@ -198,7 +209,7 @@ def _is_numbers(value: Any) -> bool:
     """Whether a value is a list of numbers, at least one."""
     if not isinstance(value, list) or not value:
         return False
-    return all(isinstance(number, int | float) for number in value)
+    return all(isinstance(entry, int | float) for entry in value)
 
 
 def pair(batch: Any) -> tuple[Batch, Batch]:
@@ -208,14 +219,14 @@ def pair(batch: Any) -> tuple[Batch, Batch]:
         UserError: There is no target.
     """
     if isinstance(batch, Mapping):
-        target_key = next((name for name in LABELS if name in batch), None)
-        if target_key is None:
-            item_keys = ", ".join(map(str, batch))
-            raise UserError(
-                f"an item of a data set must have its target under one of {', '.join(LABELS)}; it has {item_keys}"
-            )
-        inputs = {name: part for name, part in batch.items() if name != target_key}
-        return inputs, batch[target_key]
+        for target_key in LABELS:
+            if target_key in batch:
+                inputs = {name: part for name, part in batch.items() if name != target_key}
+                return inputs, batch[target_key]
+        item_keys = ", ".join(map(str, batch))
+        raise UserError(
+            f"an item of a data set must have its target under one of {', '.join(LABELS)}; it has {item_keys}"
+        )
     if isinstance(batch, Sequence) and len(batch) == 2:
         return batch[0], batch[1]
     raise UserError(
@@ -241,10 +252,12 @@ def as_tensor(array: Any, source: str = "an array") -> torch.Tensor:
         UserError: It holds no numbers.
     """
     array = ordinary(array, source)
+    # Tensors: float32 or int64.
     if isinstance(array, torch.Tensor):
         if array.is_complex():
             raise UserError(f"inputs and targets must be numbers, got a tensor of {array.dtype}")
         return array.to(torch.float32 if array.is_floating_point() else torch.int64)
+    # Arrays: the same, and images in a memory-mapped file stay bytes.
     if array.dtype.kind not in "biuf":
         raise UserError(f"inputs and targets must be numbers, got an array of {array.dtype}")
     if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
@@ -270,6 +283,7 @@ def as_batch(arrays: Any, source: str) -> Batch:
     Raises:
         UserError: A part holds no numbers.
     """
+    # A message names the part, such as inputs['tokens'].
     if isinstance(arrays, Mapping):
         return {name: as_batch(part, f"{source}[{name!r}]") for name, part in arrays.items()}
     # A list of tensors is a batch of several inputs; any other list is an array of numbers.
@@ -278,6 +292,6 @@ def as_batch(arrays: Any, source: str) -> Batch:
     )
     if isinstance(arrays, tuple) or is_tensor_list:
         return tuple(as_batch(part, f"{source}[{number}]") for number, part in enumerate(arrays))
-    return (
-        ordinary(arrays, source) if isinstance(arrays, torch.Tensor) else as_tensor(arrays, source)
-    )
+    if isinstance(arrays, torch.Tensor):
+        return ordinary(arrays, source)
+    return as_tensor(arrays, source)

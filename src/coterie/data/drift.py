@@ -113,37 +113,43 @@ def schedule(
         >>> schedule("recurring", clients=4, concepts=2, calm=1)
         ((0, 0, 0, 0), (0, 0, 1, 1), (0, 0, 0, 0), (0, 0, 1, 1), (0, 0, 0, 0))
     """
+    # The table of the user, one of FedDrift, or one that is computed.
     if drift == "given":
-        rows = tuple(tuple(row) for row in given)
+        time_steps = tuple(tuple(time_step) for time_step in given)
     elif drift.startswith("feddrift-"):
-        rows = _feddrift(drift.removeprefix("feddrift-"), clients)
+        time_steps = _feddrift(drift.removeprefix("feddrift-"), clients)
     else:
-        rows = _computed(drift, clients, concepts, calm)
-    if not rows or any(len(row) != clients for row in rows):
-        row_lengths = sorted({len(row) for row in rows}) or "none"
+        time_steps = _computed(drift, clients, concepts, calm)
+    # Every row needs a concept for each client.
+    if not time_steps or any(len(time_step) != clients for time_step in time_steps):
+        row_lengths = sorted({len(time_step) for time_step in time_steps}) or "none"
         raise SettingError(
             f"Scenario.schedule needs rows of one concept for each of the {clients} clients, got "
             f"{row_lengths}"
         )
-    lowest = min(map(min, rows))
-    highest = max(map(max, rows))
+    lowest = min(map(min, time_steps))
+    highest = max(map(max, time_steps))
     if lowest < 0 or highest >= concepts:
         raise SettingError(
             f"drift {drift} needs the concepts 0 to {highest}, and Scenario.groups allows {concepts}"
         )
-    return rows
+    return time_steps
 
 
 def _feddrift(name: str, clients: int) -> Schedule:
     """FedDrift's schedule of this name; the columns are repeated for more than ten clients."""
-    rows = []
-    for digits in FEDDRIFT[name].split():
-        rows.append(tuple(int(digits[client % len(digits)]) for client in range(clients)))
-    return tuple(rows)
+    time_steps = []
+    # A row is a text of ten digits; client c has digit c mod 10.
+    for digits_of_step in FEDDRIFT[name].split():
+        time_steps.append(
+            tuple(int(digits_of_step[client % len(digits_of_step)]) for client in range(clients))
+        )
+    return tuple(time_steps)
 
 
 def _computed(drift: str, clients: int, concepts: int, calm: int) -> Schedule:
     """A schedule that is not a table: still, sudden, incremental or recurring."""
+    # Every schedule begins with time steps in which all clients have concept 0.
     first_step = (0,) * clients
     calm_steps = (first_step,) * calm
     if drift == "still":

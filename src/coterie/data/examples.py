@@ -101,10 +101,12 @@ def pool(
         UserError: There are no examples, inputs and labels differ in number, the inputs are not
             finite numbers, or the labels are not classes.
     """
+    # Both become ordinary arrays; a column of targets, (N, 1), becomes a list of them.
     inputs = np.asanyarray(ordinary(inputs, f"{source}: x"))
     targets = np.asanyarray(ordinary(targets, f"{source}: y"))
     if targets.ndim == 2 and targets.shape[1] == 1 and inputs.ndim > 1:
         targets = targets[:, 0]
+    # As many targets as inputs, and only numbers.
     if not inputs.ndim or not targets.ndim or not len(inputs):
         raise UserError(f"{source} holds no examples")
     if len(inputs) != len(targets):
@@ -115,16 +117,17 @@ def pool(
     counted_targets = targets[targets != IGNORED] if targets.ndim > 1 else targets
     if not counted_targets.size:
         raise UserError(f"{source} holds no labels but {IGNORED}, which do not count")
-    lowest = _as_integer(counted_targets.min())
-    highest = _as_integer(counted_targets.max())
-    if highest >= MAX_CLASSES:
+    # Labels are classes from 0; very large ones are ids.
+    lowest_label = _as_integer(counted_targets.min())
+    highest_label = _as_integer(counted_targets.max())
+    if highest_label >= MAX_CLASSES:
         raise UserError(
-            f"{source} is mislabelled: labels must be class numbers from 0, found {highest}; are these ids?"
+            f"{source} is mislabelled: labels must be class numbers from 0, found {highest_label}; are these ids?"
         )
-    if lowest < 0 or (classes is not None and highest >= classes):
+    if lowest_label < 0 or (classes is not None and highest_label >= classes):
         allowed = ">= 0" if classes is None else f"0 to {classes - 1}"
         raise UserError(
-            f"{source} is mislabelled: labels must be {allowed}, found {lowest} to {highest}"
+            f"{source} is mislabelled: labels must be {allowed}, found {lowest_label} to {highest_label}"
         )
     meta_tensors = {name: _tensor(values, np.int64) for name, values in meta.items()}
     return Pool(_inputs(inputs, source), _tensor(targets, np.int64), meta_tensors)
@@ -143,26 +146,32 @@ def _tensor(array: np.ndarray, dtype: type) -> torch.Tensor:
     return torch.from_numpy(np.require(array, dtype, ["C", "W"]))
 
 
-def _inputs(array: np.ndarray, source: Path | str) -> torch.Tensor:
+def _inputs(input_array: np.ndarray, source: Path | str) -> torch.Tensor:
     """The inputs of a pool: images ``(N, C, H, W)``, features or tokens, see :func:`pool`."""
-    given = array
-    if array.ndim == 3:
-        array = array[:, None]
-    elif array.ndim == 4 and array.shape[3] in (1, 3) and array.shape[1] not in (1, 3):
-        array = array.transpose(0, 3, 1, 2)
-    if array.dtype.kind == "f":
+    # The channels of images come second: they are added, or moved there.
+    given_array = input_array
+    if input_array.ndim == 3:
+        input_array = input_array[:, None]
+    elif (
+        input_array.ndim == 4
+        and input_array.shape[3] in (1, 3)
+        and input_array.shape[1] not in (1, 3)
+    ):
+        input_array = input_array.transpose(0, 3, 1, 2)
+    if input_array.dtype.kind == "f":
         # A number that is too large becomes infinite, and is refused by the check.
         with np.errstate(over="ignore"):
-            tensor = as_tensor(array)
+            tensor = as_tensor(input_array)
         _check_finite(tensor, f"{source} holds inputs")
-        if given.ndim <= 3:
-            check_distinct(given, f"{source}: input")
+        if given_array.ndim <= 3:
+            check_distinct(given_array, f"{source}: input")
         return tensor
-    is_image = array.dtype == np.uint8 or array.ndim == 4
+    # Bytes and whole numbers of four dimensions are pixels; other whole numbers are tokens.
+    is_image = input_array.dtype == np.uint8 or input_array.ndim == 4
     # Images in a memory-mapped file stay there as bytes, and are scaled in each batch.
-    if is_image and not isinstance(array, np.memmap):
-        return _tensor(array, np.float32).div_(255)
-    return as_tensor(array)
+    if is_image and not isinstance(input_array, np.memmap):
+        return _tensor(input_array, np.float32).div_(255)
+    return as_tensor(input_array)
 
 
 CHECKED_AT_ONCE = 1024
@@ -190,33 +199,35 @@ def check_distinct(values: Any, what: str, names: Sequence[Any] = ()) -> None:
         UserError: The standard deviation of a column is less than a hundred steps of float32, and
             not zero.
     """
-    array = (
+    value_array = (
         values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asanyarray(values)
     )
     exact_types = (np.float16, np.float32, np.bool_, np.int8, np.uint8, np.int16, np.uint16)
-    if array.dtype in exact_types or array.ndim not in (2, 3) or not array.size:
+    if value_array.dtype in exact_types or value_array.ndim not in (2, 3) or not value_array.size:
         return
-    columns = array.reshape(-1, array.shape[-1])
+    # Block by block, which limits the memory.
+    columns = value_array.reshape(-1, value_array.shape[-1])
     for first_column in range(0, columns.shape[1], CHECKED_AT_ONCE):
-        block = columns[:, first_column : first_column + CHECKED_AT_ONCE]
-        lowest, above_lowest = _above_lowest(block)
+        column_block = columns[:, first_column : first_column + CHECKED_AT_ONCE]
+        lowest, above_lowest = _above_lowest(column_block)
+        # The spread of a column, against the distance between neighbouring numbers in float32.
         deviation = above_lowest.std(0)
-        greatest = np.maximum(np.abs(lowest), np.abs(block.max(0).astype(np.float64)))
+        greatest = np.maximum(np.abs(lowest), np.abs(column_block.max(0).astype(np.float64)))
         # Computed constants, such as sums of shares, differ in their last digits. Such differences
         # are rounding errors and no information; whole numbers have none.
-        are_whole = (block == np.floor(block)).all(0)
+        are_whole = (column_block == np.floor(column_block)).all(0)
         rounding_error = np.where(are_whole, 0.0, 64 * np.spacing(greatest))
         # Callers refuse what is not finite in float32.
         with np.errstate(over="ignore", invalid="ignore"):
             float32_steps = np.spacing(greatest.astype(np.float32))
         is_lost = (above_lowest.max(0) > rounding_error) & (deviation < 100 * float32_steps)
         if is_lost.any():
-            column = int(np.flatnonzero(is_lost)[0])
-            number = first_column + column
-            mean = lowest[column] + float(above_lowest[:, column].mean())
+            lost_column = int(np.flatnonzero(is_lost)[0])
+            column_number = first_column + lost_column
+            mean = lowest[lost_column] + float(above_lowest[:, lost_column].mean())
             raise UserError(
-                f"{what} {names[number] if len(names) else number} has values near {mean:.6g} that "
-                f"differ by {deviation[column]:.2g} (standard deviation), too little for float32: "
+                f"{what} {names[column_number] if len(names) else column_number} has values near {mean:.6g} that "
+                f"differ by {deviation[lost_column]:.2g} (standard deviation), too little for float32: "
                 "subtract a constant, such as their mean"
             )
 
@@ -246,13 +257,13 @@ def check_distinct_floats(values: Any, what: str) -> None:
         what: What a column is, for the message.
     """
     if isinstance(values, torch.Tensor):
-        array = values.detach().cpu()
-        is_float = array.is_floating_point()
+        value_array = values.detach().cpu()
+        is_float = value_array.is_floating_point()
     else:
-        array = np.asanyarray(values)
-        is_float = array.dtype.kind == "f"
-    if is_float and array.ndim:
-        check_distinct(array[:, None] if array.ndim == 1 else array, what)
+        value_array = np.asanyarray(values)
+        is_float = value_array.dtype.kind == "f"
+    if is_float and value_array.ndim:
+        check_distinct(value_array[:, None] if value_array.ndim == 1 else value_array, what)
 
 
 def own_pool(inputs: Any, targets: Any, source: str) -> Pool:

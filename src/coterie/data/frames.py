@@ -187,20 +187,24 @@ def clients_of(
     meta: dict[str, torch.Tensor] = {}
     if subject is not None:
         meta[SUBJECT] = _subjects(column_of(subject), subject, context)
-    times = None
+    row_times = None
     if order is not None:
-        times = _times(frame, order, bool(uses.order), len(owners), context)
+        row_times = _times(frame, order, bool(uses.order), len(owners), context)
 
     # The rows of each client are its training pool. Spans are ranks among a client's own times.
     pools: dict[str, tuple[Pool | None, ...]] = {}
-    for number, name in enumerate(client_names):
-        client_rows = np.flatnonzero(owners == number)
-        rows = torch.from_numpy(client_rows)
-        client_meta = {key: row_values[rows] for key, row_values in meta.items()}
-        if times is not None:
-            client_times = replace(times, values=times.values[client_rows])
-            client_meta |= spans(client_times, gap_of(gap, times.dates))
-        pools[name] = (Pool(inputs[rows], outputs[rows], client_meta), None, None)
+    for client_number, client_name in enumerate(client_names):
+        client_rows = np.flatnonzero(owners == client_number)
+        client_positions = torch.from_numpy(client_rows)
+        client_meta = {key: row_values[client_positions] for key, row_values in meta.items()}
+        if row_times is not None:
+            client_times = replace(row_times, values=row_times.values[client_rows])
+            client_meta |= spans(client_times, gap_of(gap, row_times.dates))
+        pools[client_name] = (
+            Pool(inputs[client_positions], outputs[client_positions], client_meta),
+            None,
+            None,
+        )
 
     # Facts that records and a later world (after=) read.
     about = {
@@ -258,6 +262,7 @@ def _column_uses(
 ) -> _ColumnUses:
     """Check which columns the user names, and give the others their use; arguments as for :func:`clients_of`."""
     names = names_of(frame, context)
+    # The user may name one target or several.
     target_names = list(target) if isinstance(target, list | tuple) else [target]
     if features is not None and (isinstance(features, str) or not isinstance(features, Iterable)):
         raise UserError(f"features must be a list of columns, got {features!r}")
@@ -267,11 +272,11 @@ def _column_uses(
     if subject is not None:
         taken_names.append(subject)
     # A list in place of a name would fail below with a message of Python.
-    for name in (*taken_names, *(features or ())):
-        if not isinstance(name, Hashable):
+    for used_name in (*taken_names, *(features or ())):
+        if not isinstance(used_name, Hashable):
             raise UserError(
                 f"client, target, features and subject must be names of columns, "
-                f"got a {type(name).__name__} (columns: {listed(names)})"
+                f"got a {type(used_name).__name__} (columns: {listed(names)})"
             )
 
     # Without a choice, every column that has no other use is a feature.
@@ -316,21 +321,21 @@ def _outputs(
 
 def _subjects(column: np.ndarray, name: Any, context: str) -> torch.Tensor:
     """The number of each row's subject ``(N,)``."""
-    ids = _ids(column, f"{context}: the column {name} must name the subjects")
-    distinct_ids, subject_numbers = np.unique(ids, return_inverse=True)
+    subject_ids = _ids(column, f"{context}: the column {name} must name the subjects")
+    distinct_ids, subject_numbers = np.unique(subject_ids, return_inverse=True)
     check_unlike(distinct_ids, f"subjects of {context}")
     return torch.from_numpy(subject_numbers)
 
 
 def _times(frame: Any, order: Any, is_column: bool, rows: int, context: str) -> Times:
     """The times of all rows, from a column or an array."""
-    what = f"{context}: the column {order}" if is_column else f"{context}: order"
-    times = times_of(frame[order] if is_column else order, what)
-    if len(times.values) != rows:
+    order_context = f"{context}: the column {order}" if is_column else f"{context}: order"
+    row_times = times_of(frame[order] if is_column else order, order_context)
+    if len(row_times.values) != rows:
         raise UserError(
-            f"{what} must have a time for each of {rows:,} rows, got {len(times.values):,}"
+            f"{order_context} must have a time for each of {rows:,} rows, got {len(row_times.values):,}"
         )
-    return times
+    return row_times
 
 
 def _type_hints(target_columns: Mapping[str, np.ndarray], predicted: PredictionTask) -> list[str]:
@@ -338,8 +343,8 @@ def _type_hints(target_columns: Mapping[str, np.ndarray], predicted: PredictionT
     ((name, column),) = target_columns.items()
     for_classes = 'task = "classification" makes classes of them'
     for_numbers = 'task = "regression"'
-    text = hint(column, predicted, f"target {name!r}", for_classes, for_numbers)
-    return [text] if text else []
+    sentence = hint(column, predicted, f"target {name!r}", for_classes, for_numbers)
+    return [sentence] if sentence else []
 
 
 def _is_name(order: Any, names: Sequence[Any]) -> bool:
@@ -372,7 +377,12 @@ def check_order(
         raise UserError(f"gap {gap!r} needs order, a column by which rows are early or late")
     for name in order_names:
         # Any other column stands for the features, which are not checked here.
-        check_columns(names, [name], [other for other in names if other != name][:1], context)
+        check_columns(
+            names,
+            [name],
+            [other_column for other_column in names if other_column != name][:1],
+            context,
+        )
         if name in taken_names:
             raise UserError(
                 f"{context}: the order {name!r} is the client, a target or the subject, and must be another column"
@@ -428,8 +438,8 @@ def _check_no_mixture(column: Any, context: str) -> None:
 def _owners(column: np.ndarray, name: Any, context: str) -> tuple[np.ndarray, list[str]]:
     """The client's number of each row ``(N,)``, and the names of the clients."""
     # Names are sorted, whole numbers as numbers, so that the order of rows does not matter.
-    ids = _ids(column, f"{context}: the column {name} must name the clients")
-    owners, client_names = encoded(ids)
+    client_ids = _ids(column, f"{context}: the column {name} must name the clients")
+    owners, client_names = encoded(client_ids)
     for client_name in client_names:
         check_name(client_name, f"{context}: the column {name}")
     return owners, client_names
@@ -452,12 +462,12 @@ def _ids(column: np.ndarray, rule: str) -> np.ndarray:
 def _instead(text: str) -> str:
     """What to do about a text where a number is needed."""
     # The usual reasons why a column of numbers is read as text.
-    word = text.strip().lower()
-    if re.fullmatch(r"[+-]?\d+,\d+", word):
+    plain_text = text.strip().lower()
+    if re.fullmatch(r"[+-]?\d+,\d+", plain_text):
         return "numbers have a decimal point, not a comma"
-    if word.lstrip("+-") in ("inf", "infinity"):
+    if plain_text.lstrip("+-") in ("inf", "infinity"):
         return "numbers must be finite"
-    if word in ("na", "n/a", "nan", "null", "none", "-", "?"):
+    if plain_text in ("na", "n/a", "nan", "null", "none", "-", "?"):
         return "an empty field is a missing value, and features must have none: fill it in or leave the row out"
     return (
         f"{MAKE_NUMBERS}, such as a column of 0 and 1 for each of its values (pandas.get_dummies)"
@@ -470,20 +480,21 @@ def _inputs(
     """The inputs ``(N, features)`` float32, and the type of each column."""
     matrix = np.empty((rows, len(names)), np.float32)
     dtypes = []
-    for place, name in enumerate(names):
+    for column_place, name in enumerate(names):
+        # The values, of which text and dates cannot be inputs.
         column = column_of(name)
         # Whole numbers and fractions may be one column, at different clients.
         dtypes.append("boolean" if column.dtype.kind == "b" else "number")
         if column.dtype.kind == "O":
-            row, text = _first_text(column)
-            instead = of_dates(name) if is_date_column(column) else _instead(text)
+            text_row, text = _first_text(column)
+            advice = of_dates(name) if is_date_column(column) else _instead(text)
             raise UserError(
-                f"{context}: the column {name} is text ({text!r} in row {row:,}): {instead}"
+                f"{context}: the column {name} is text ({text!r} in row {text_row:,}): {advice}"
             )
         # Numbers that are too large for float32 become infinite, which the next check refuses.
         with np.errstate(over="ignore"):
-            matrix[:, place] = column
-        if not np.isfinite(matrix[:, place]).all():
+            matrix[:, column_place] = column
+        if not np.isfinite(matrix[:, column_place]).all():
             raise UserError(f"{context}: the column {name} must hold finite numbers in float32")
         # Different numbers may also become one number, such as ids and times in seconds.
         check_distinct(column[:, None], f"{context}: the column", [name])
@@ -492,7 +503,7 @@ def _inputs(
 
 def _first_text(column: np.ndarray) -> tuple[int, str]:
     """The first text of a column that is no number, and its row from 1; the first row if all are numbers."""
-    for row, text in enumerate(column, 1):
+    for row_number, text in enumerate(column, 1):
         if not NUMBER_PATTERN.fullmatch(text):
-            return row, text
+            return row_number, text
     return 1, column[0]

@@ -33,6 +33,7 @@ _TORCH_MODULES = (
     "SmoothL1Loss",
 )
 
+# A loss of torch is known as a function and as a module.
 NEVER_NEGATIVE = frozenset(
     [
         *(f"coterie.data.objective.{name}" for name in _COTERIE_LOSSES),
@@ -51,10 +52,12 @@ def loss_name(loss: Any) -> str:
         >>> loss_name(torch.nn.MSELoss()), loss_name(torch.nn.functional.mse_loss)
         ('torch.nn.modules.loss.MSELoss', 'torch.nn.functional.mse_loss')
     """
+    # The loss of standardized targets has the sign of the loss that it wraps.
     if isinstance(loss, LossOfStandardized):
         return loss_name(loss.loss) + STANDARDIZED
-    named = loss if hasattr(loss, "__qualname__") else type(loss)
-    return f"{getattr(named, '__module__', '')}.{named.__qualname__}"
+    # A module has no name of its own, only its class has.
+    named_object = loss if hasattr(loss, "__qualname__") else type(loss)
+    return f"{getattr(named_object, '__module__', '')}.{named_object.__qualname__}"
 
 
 def never_negative(name: str) -> bool:

@@ -58,16 +58,16 @@ def _matrix(table: Any, columns: Sequence[Any], context: str) -> np.ndarray:
     # A data frame of numbers without missing ones is read in one call.
     if hasattr(table, "to_numpy") and not hasattr(table, "column_names"):
         matrix = table[list(columns)].to_numpy()
-        kind = matrix.dtype.kind
-        if kind in "biu" or (kind == "f" and not np.isnan(matrix).any()):
+        number_kind = matrix.dtype.kind
+        if number_kind in "biu" or (number_kind == "f" and not np.isnan(matrix).any()):
             return np.ascontiguousarray(matrix)
 
     # Any other table column by column, so that a message can name the one that does not fit.
     column_arrays = [values(table, name, context) for name in columns]
-    for name, column in zip(columns, column_arrays, strict=True):
-        if column.dtype.kind == "O":
+    for name, column_array in zip(columns, column_arrays, strict=True):
+        if column_array.dtype.kind == "O":
             raise UserError(
-                f"{context}: the column {name} is text ({column[0]!r:.40}): leave it out, or make numbers of it"
+                f"{context}: the column {name} is text ({column_array[0]!r:.40}): leave it out, or make numbers of it"
             )
     return np.column_stack(column_arrays)
 
@@ -83,11 +83,11 @@ def check_rows(parts: Mapping[str, Any], context: str) -> None:
     Raises:
         UserError: The indexes of two of them differ.
     """
-    indexed_parts = [
-        (name, part.index)
-        for name, part in parts.items()
-        if hasattr(getattr(part, "index", None), "equals")
-    ]
+    # Only pandas has an index, by which the rows of two parts can be compared.
+    indexed_parts: list[tuple[str, Any]] = []
+    for name, part in parts.items():
+        if hasattr(getattr(part, "index", None), "equals"):
+            indexed_parts.append((name, part.index))
     for name, index in indexed_parts[1:]:
         first_name, first_index = indexed_parts[0]
         # Another number of rows is refused elsewhere, with another message.
@@ -130,11 +130,11 @@ def classes_of(dataset: Any) -> dict[str, tuple[str, ...]]:
     # Torchvision: a mapping from names to numbers, or a list of names.
     number_of_class = getattr(dataset, "class_to_idx", None)
     if isinstance(number_of_class, Mapping) and number_of_class:
-        in_order = sorted(number_of_class, key=lambda name: number_of_class[name])
-        return {"classes": tuple(map(str, in_order))}
-    names = getattr(dataset, "classes", None)
-    if isinstance(names, list | tuple) and names:
-        return {"classes": tuple(map(str, names))}
+        ordered_names = sorted(number_of_class, key=lambda name: number_of_class[name])
+        return {"classes": tuple(map(str, ordered_names))}
+    class_names = getattr(dataset, "classes", None)
+    if isinstance(class_names, list | tuple) and class_names:
+        return {"classes": tuple(map(str, class_names))}
 
     # A concatenation has several data sets inside, which must agree, and a subset has one.
     inner_datasets = getattr(dataset, "datasets", None)
@@ -142,11 +142,11 @@ def classes_of(dataset: Any) -> dict[str, tuple[str, ...]]:
         matching = Matching()
         for number, inner_dataset in enumerate(inner_datasets):
             matching.dataset(inner_dataset, f"data set {number} of a concatenation")
-        return {
-            part: names
-            for part, (_, names) in matching.first_names.items()
-            if names is not None and part != COLUMNS
-        }
+        inner_classes: dict[str, tuple[str, ...]] = {}
+        for part, (_, class_names) in matching.first_names.items():
+            if class_names is not None and part != COLUMNS:
+                inner_classes[part] = class_names
+        return inner_classes
     return classes_of(dataset.dataset) if hasattr(dataset, "dataset") else {}
 
 
@@ -218,10 +218,10 @@ class Matching:
         """
         # Data sets are only compared: their items are read when they are needed.
         if isinstance(data, Mapping) and "train" in data:
-            for part in ("train", "validation", "test"):
-                if data.get(part) is not None:
-                    part_context = context if part == "train" else f"{context}: {part}"
-                    self.dataset(data[part], part_context)
+            for part_name in ("train", "validation", "test"):
+                if data.get(part_name) is not None:
+                    part_context = context if part_name == "train" else f"{context}: {part_name}"
+                    self.dataset(data[part_name], part_context)
             return data
         if not isinstance(data, Mapping | Sequence):
             self.dataset(data, context)
@@ -243,11 +243,12 @@ class Matching:
             arrays_of_rows = {key: data[key] for key in keys_of_rows if key in data}
             check_rows(_leaves(arrays_of_rows), context)
 
+        # Inputs and targets are matched by name; subjects and orders stay as they are.
         matched_data: dict[str, Any] = {}
-        for key, array in data.items():
-            letter = letter_of_key.get(key)
+        for key, table in data.items():
+            part_letter = letter_of_key.get(key)
             matched_data[key] = (
-                array if letter is None else self.part(array, letter, f"{context}: {key}")
+                table if part_letter is None else self.part(table, part_letter, f"{context}: {key}")
             )
         return matched_data
 
@@ -265,14 +266,15 @@ class Matching:
         # Tuples and dicts: each entry is a part of its own, under its key or position.
         if isinstance(table, Mapping):
             keys = self.order(f"the keys of {part_name}", list(table), context, "keys")
-            return {
-                key: self.part(table[key], f"{part_name}[{str(key)!r}]", context) for key in keys
-            }
+            matched_parts = {}
+            for key in keys:
+                matched_parts[key] = self.part(table[key], f"{part_name}[{str(key)!r}]", context)
+            return matched_parts
         if isinstance(table, tuple):
-            return tuple(
-                self.part(entry, f"{part_name}[{number}]", context)
-                for number, entry in enumerate(table)
-            )
+            matched_entries = []
+            for number, entry in enumerate(table):
+                matched_entries.append(self.part(entry, f"{part_name}[{number}]", context))
+            return tuple(matched_entries)
         if hasattr(table, "dims") and hasattr(table, "coords"):
             raise UserError(
                 f"{context} has named dimensions: pass .to_pandas(), with the names of columns, or .to_numpy()"
@@ -312,21 +314,26 @@ class Matching:
                 raise UserError(f"{context} has {occurrences} {noun} with the name {name!r}")
         check_unlike(names, f"{noun} of {context}")
         name_of_text = {str(name): name for name in names}
-        holder, first_names = self.first_names.setdefault(part_name, (context, tuple(name_of_text)))
+        # The first names of a part are the rule for all later clients.
+        first_holder, first_names = self.first_names.setdefault(
+            part_name, (context, tuple(name_of_text))
+        )
         # A target of one column needs no name, as nothing can be in another order.
         if first_names is None:
             if len(names) > 1 or part_name == "x":
-                self._refuse_unnamed(context, list(name_of_text), holder)
+                self._refuse_unnamed(context, list(name_of_text), first_holder)
             return list(names)
         if set(first_names) != set(name_of_text):
-            raise UserError(_difference(context, list(name_of_text), holder, first_names, noun))
+            raise UserError(
+                _difference(context, list(name_of_text), first_holder, first_names, noun)
+            )
         return [name_of_text[text] for text in first_names]
 
     def unnamed(self, part_name: str, context: str) -> None:
         """Note that a client's inputs or targets have no names of columns, and refuse this where another's have them."""
-        holder, first_names = self.first_names.setdefault(part_name, (context, None))
+        first_holder, first_names = self.first_names.setdefault(part_name, (context, None))
         if first_names is not None and (len(first_names) > 1 or part_name == "x"):
-            self._refuse_unnamed(holder, first_names, context)
+            self._refuse_unnamed(first_holder, first_names, context)
 
     def _refuse_unnamed(self, named: str, names: Sequence[str], unnamed: str) -> None:
         raise UserError(
@@ -353,34 +360,36 @@ class Matching:
         has_features = isinstance(getattr(dataset, "features", None), Mapping)
         if has_features and hasattr(dataset, "column_names"):
             self.order(COLUMNS, list(dataset.column_names), context)
-        for name, classes in classes_of(dataset).items():
-            holder, first_classes = self.first_names.setdefault(name, (context, classes))
-            if first_classes != classes:
+        for part_name, class_names in classes_of(dataset).items():
+            holder, first_classes = self.first_names.setdefault(part_name, (context, class_names))
+            if first_classes != class_names:
                 raise UserError(
-                    f"the {name} of all clients must be the same, in the same order: {context} has {listed(classes)}, and "
-                    f"{holder} has {listed(first_classes or ())}; number them alike, and give every client all of them"
+                    f"the {part_name} of all clients must be the same, in the same order: "
+                    f"{context} has {listed(class_names)}, and {holder} has "
+                    f"{listed(first_classes or ())}; number them alike, and give every client all "
+                    "of them"
                 )
 
 
-def _rows(rows: list[Any], context: str) -> np.ndarray:
+def _rows(given_rows: list[Any], context: str) -> np.ndarray:
     """A list of rows as an array."""
-    if any(_is_series(row) for row in rows):
+    if any(_is_series(row) for row in given_rows):
         raise UserError(
             f"{context} is a list of rows with names, which would be lost: pass them as one data frame"
         )
     try:
-        return np.asarray(rows)
+        return np.asarray(given_rows)
     except ValueError:
         raise UserError(
             f"{context} must be an array, or a list of rows of the same shape; its rows differ in shape"
         ) from None
 
 
-def _leaves(parts: Mapping[str, Any]) -> dict[str, Any]:
+def _leaves(named_parts: Mapping[str, Any]) -> dict[str, Any]:
     """The arrays and tables in tuples and dicts, by what they are called."""
     # Entries are called as in Python, such as x['age'] or x[0].
     leaves: dict[str, Any] = {}
-    for name, part in parts.items():
+    for name, part in named_parts.items():
         if isinstance(part, Mapping):
             leaves |= _leaves({f"{name}[{key!r}]": entry for key, entry in part.items()})
         elif isinstance(part, tuple):
@@ -394,6 +403,7 @@ def _difference(
     context: str, names: Sequence[str], holder: str, first_names: Sequence[str], noun: str
 ) -> str:
     """How two sets of names differ, in one sentence."""
+    # Which names are missing, and which are new.
     missing_names = [name for name in first_names if name not in names]
     added_names = [name for name in names if name not in first_names]
     differences = []
@@ -403,16 +413,16 @@ def _difference(
         differences.append(f"also has {listed(added_names)}")
 
     # A missing name that looks like an added one is probably the same name in another spelling.
-    hint = ""
+    spelling_hint = ""
     missing_by_look = {likeness(name).casefold(): name for name in missing_names}
     for name in added_names:
         similar_name = missing_by_look.get(likeness(name).casefold())
         if similar_name is not None:
-            hint = f"; {both(similar_name, name)} look alike: give both one spelling"
+            spelling_hint = f"; {both(similar_name, name)} look alike: give both one spelling"
             break
     return (
         f"{context} {' and '.join(differences)}: all clients must have the same {noun} "
-        f"(it has {listed(names)}, and {holder} has {listed(first_names)}){hint}"
+        f"(it has {listed(names)}, and {holder} has {listed(first_names)}){spelling_hint}"
     )
 
 

@@ -267,9 +267,10 @@ def of_pools(
 
     # The model has an output for each class from 0 to the greatest label. Labels with large gaps
     # between them are ids, for which the last layer would have far too many outputs.
-    labels = torch.cat(
-        [client_pool.targets.unique() for _, client_pool in _each_pool(pools_of_clients)]
-    ).unique()
+    labels_of_pools = [
+        client_pool.targets.unique() for _, client_pool in _each_pool(pools_of_clients)
+    ]
+    labels = torch.cat(labels_of_pools).unique()
     greatest_label = int(labels.max())
     if classes is not None and greatest_label >= classes:
         raise UserError(f"labels must be 0 to {classes - 1}, found {greatest_label}")
@@ -287,10 +288,10 @@ def _each_pool(
     pools_of_clients: Mapping[str, Sequence[Pool | None]],
 ) -> Iterator[tuple[str, Pool]]:
     """Each pool that is there, with the name of its client."""
-    for name, client_pools in pools_of_clients.items():
+    for client_name, client_pools in pools_of_clients.items():
         for client_pool in client_pools:
             if client_pool is not None:
-                yield name, client_pool
+                yield client_name, client_pool
 
 
 def _each_changed(
@@ -298,10 +299,11 @@ def _each_changed(
 ) -> dict[str, tuple[Pool | None, ...]]:
     """The pools of all clients with ``change`` applied to each pool that is there."""
     changed_pools: dict[str, tuple[Pool | None, ...]] = {}
-    for name, client_pools in pools_of_clients.items():
-        changed_pools[name] = tuple(
-            None if client_pool is None else change(client_pool) for client_pool in client_pools
-        )
+    for client_name, client_pools in pools_of_clients.items():
+        changed_pools_of_client: list[Pool | None] = []
+        for client_pool in client_pools:
+            changed_pools_of_client.append(None if client_pool is None else change(client_pool))
+        changed_pools[client_name] = tuple(changed_pools_of_client)
     return changed_pools
 
 
@@ -339,13 +341,13 @@ def _check_forms(pools_of_clients: Mapping[str, Sequence[Pool | None]], field_na
     """Raise :class:`~coterie.settings.UserError` if the ``inputs``, or ``targets``, of clients have several forms."""
     # The first client of each form is the one that a message names.
     first_client_of_form: dict[str, str] = {}
-    for name, client_pool in _each_pool(pools_of_clients):
-        first_client_of_form.setdefault(_form(getattr(client_pool, field_name)), name)
+    for client_name, client_pool in _each_pool(pools_of_clients):
+        first_client_of_form.setdefault(_form(getattr(client_pool, field_name)), client_name)
     if len(first_client_of_form) > 1:
-        (form, name), (other_form, other_name), *_ = first_client_of_form.items()
+        (first_form, client_name), (other_form, other_name), *_ = first_client_of_form.items()
         raise UserError(
             f"the {field_name} of all clients must have the same shape and type: "
-            f"{name} has {form}, {other_name} has {other_form}"
+            f"{client_name} has {first_form}, {other_name} has {other_form}"
         )
 
 
@@ -417,7 +419,7 @@ def client_data(
     pools: Sequence[Pool | None],
     train: float,
     validation: float,
-    rng: np.random.Generator,
+    split_rng: np.random.Generator,
     samples: int | None = None,
 ) -> ClientData:
     """Make the splits of one client.
@@ -434,7 +436,7 @@ def client_data(
         pools: Its (training, validation, test) pools; the last two may be None.
         train: Share of the training pool to train on.
         validation: Share of the training pool for validation; the rest is the test split.
-        rng: Draws the order of the training pool.
+        split_rng: Draws the order of the training pool.
         samples: Greatest number of examples of the training pool that are used; None uses all.
 
     Returns:
@@ -457,7 +459,7 @@ def client_data(
     needs_test_part = test_pool is None
 
     # Random positions decide which examples are used, and in which order they are divided.
-    positions = rng.permutation(len(train_pool))[:samples]
+    positions = split_rng.permutation(len(train_pool))[:samples]
     spans = spans_of(train_pool.meta)
     subjects = None
     subject_at_position = None
@@ -465,15 +467,15 @@ def client_data(
         subjects = _numbered_by_rows(train_pool.meta[SUBJECT])
         subject_at_position = subjects.numpy()[positions]
 
-    parts: Iterable[np.ndarray]
+    parts: Sequence[np.ndarray]
     if spans is not None:
         # By time: the random division only says how large each part should be.
         _, *later_parts = hold_out(
             positions, train_share, validation_share, needs_test_part, name, own_data=True
         )
-        sizes = len(later_parts[0]), len(later_parts[1])
-        rows_of_parts = in_time(spans.numpy()[positions], sizes, subject_at_position, name)
-        parts = [positions[rows] for rows in rows_of_parts]
+        part_sizes = len(later_parts[0]), len(later_parts[1])
+        rows_of_parts = in_time(spans.numpy()[positions], part_sizes, subject_at_position, name)
+        parts = [positions[part_rows] for part_rows in rows_of_parts]
     elif subject_at_position is None:
         # At random.
         parts = hold_out(
@@ -482,7 +484,7 @@ def client_data(
     else:
         # By subject: all examples of a subject are in the part of the subject.
         subjects_of_parts = hold_out(
-            rng.permutation(np.unique(subject_at_position)),
+            split_rng.permutation(np.unique(subject_at_position)),
             train_share,
             validation_share,
             needs_test_part,
@@ -490,10 +492,9 @@ def client_data(
             own_data=True,
             noun="subject",
         )
-        parts = [
-            positions[np.isin(subject_at_position, part_subjects)]
-            for part_subjects in subjects_of_parts
-        ]
+        parts = []
+        for part_subjects in subjects_of_parts:
+            parts.append(positions[np.isin(subject_at_position, part_subjects)])
 
     # Parts that the client provides replace the empty ones that were held out.
     whole_pool = whole(train_pool.inputs, train_pool.targets, subjects, spans)
@@ -547,12 +548,12 @@ class OwnData:
         # A list in which a name occurs twice cannot be compared by name, and counts as not known.
         names_of_fact: dict[str, tuple[str, ...]] = {}
         for fact in ("features", "targets", "classes"):
-            names = tuple(map(str, self.about.get(fact, ())))
-            names_of_fact[fact] = names if len(set(names)) == len(names) else ()
-        columns = names_of_fact["features"]
+            fact_names = tuple(map(str, self.about.get(fact, ())))
+            names_of_fact[fact] = fact_names if len(set(fact_names)) == len(fact_names) else ()
+        feature_names = names_of_fact["features"]
         return Schema(
-            columns=columns,
-            dtypes=tuple(self.dtypes) if len(self.dtypes) == len(columns) else (),
+            columns=feature_names,
+            dtypes=tuple(self.dtypes) if len(self.dtypes) == len(feature_names) else (),
             targets=names_of_fact["targets"],
             task=str(self.about.get("task", "")),
             classes=names_of_fact["classes"],
@@ -598,24 +599,26 @@ class OwnData:
         schema = self.schema
         clients: dict[Client, ClientData] = {}
         for client, name in name_of_client.items():
-            rng = numpy_generator(seed, Purpose.DATA, 1, client)
-            data = client_data(name, self.pools[name], *shares, rng, samples)
-            clients[client] = replace(data, schema=schema, name=name if self.named else "")
+            split_rng = numpy_generator(seed, Purpose.DATA, 1, client)
+            data_of_client = client_data(name, self.pools[name], *shares, split_rng, samples)
+            clients[client] = replace(
+                data_of_client, schema=schema, name=name if self.named else ""
+            )
 
         maker = self._factory(model) if isinstance(model, str) else model
         # Facts and hints that only the splits show.
-        about, hints = tested_by(self.about, self.pools, clients.values())
-        fields = {
+        about, test_hints = tested_by(self.about, self.pools, clients.values())
+        all_fields = {
             "objective": self.objective,
             "about": about,
-            "hints": (*self.hints, *hints, *duplicate_hints(clients.values())),
+            "hints": (*self.hints, *test_hints, *duplicate_hints(clients.values())),
             **world_fields,
         }
         if self.named:
-            fields = by_names(fields, self.pools)
+            all_fields = by_names(all_fields, self.pools)
 
         # Constants are computed from the training splits, so they come last.
-        world = World(clients=clients, model=maker, **fields)
+        world = World(clients=clients, model=maker, **all_fields)
         world = standardized(world, standardize)
         return with_standardized_targets(world, standardize_target, after)
 
@@ -655,11 +658,11 @@ def numbered(names: Collection[str], after: World | None) -> dict[Client, str]:
     earlier_ids = after.ids
     new_names: list[str] = []
     earlier_clients: dict[Client, str] = {}
-    for name in names:
-        if name in earlier_ids:
-            earlier_clients[earlier_ids[name]] = name
+    for client_name in names:
+        if client_name in earlier_ids:
+            earlier_clients[earlier_ids[client_name]] = client_name
         else:
-            new_names.append(name)
+            new_names.append(client_name)
     if not earlier_clients:
         raise UserError(
             "after must be a world with some of these clients, by their names; "
@@ -766,21 +769,21 @@ def from_lists(
         data_of_key = {f"client {number}": data for number, data in enumerate(clients)}
     if not data_of_key:
         raise UserError("a world needs at least one client")
-    names = [name_of(key) for key in data_of_key]
+    client_names = [name_of(key) for key in data_of_key]
     check_unlike(data_of_key, "clients")
     data_of_key = order_of_each(data_of_key, order, gap)
-    contexts = {name: f"client {name}" if are_named else name for name in names}
+    contexts = {name: f"client {name}" if are_named else name for name in client_names}
     matching = Matching(None if after is None else after.about)
     data_of_client: dict[str, Any] = {}
-    for name, data in zip(names, data_of_key.values(), strict=True):
-        data_of_client[name] = matching.client(data, contexts[name])
+    for client_name, given_data in zip(client_names, data_of_key.values(), strict=True):
+        data_of_client[client_name] = matching.client(given_data, contexts[client_name])
 
     # Data sets that only hold tensors become arrays, and need not be read item by item.
     from_tensor_sets = {} if collate is not None else _arrays_of_tensor_sets(data_of_client)
     data_of_client |= from_tensor_sets
 
     # The objective, and whether the targets are classes.
-    hints = [] if objective is not None else _target_hints(data_of_client.values())
+    target_hints = [] if objective is not None else _target_hints(data_of_client.values())
     objective = objective or _objective(data_of_client.values())
     as_classes = objective.loss is cross_entropy
     if isinstance(model, str) and objective.plain_classes:
@@ -790,12 +793,14 @@ def from_lists(
     # A function that makes a model for a data set knows the shape of its items; a named model takes
     # what arrays become.
     as_they_are = set() if isinstance(model, str) else set(from_tensor_sets)
-    becomes_classes = {name: as_classes and name not in as_they_are for name in names}
-    check_scale({contexts[name]: data_of_client[name] for name in names if becomes_classes[name]})
+    becomes_classes = {name: as_classes and name not in as_they_are for name in client_names}
+    check_scale(
+        {contexts[name]: data_of_client[name] for name in client_names if becomes_classes[name]}
+    )
     pools_of_clients: dict[str, Sequence[Pool | None]] = {}
-    for name, data in data_of_client.items():
-        pools_of_clients[name] = own_pools(
-            data, contexts[name], becomes_classes[name], collate, gap
+    for client_name, given_data in data_of_client.items():
+        pools_of_clients[client_name] = own_pools(
+            given_data, contexts[client_name], becomes_classes[client_name], collate, gap
         )
 
     # Pools of classes are checked together, and say how many outputs a model needs.
@@ -811,7 +816,7 @@ def from_lists(
         named=are_named,
         objective=objective,
         about={**matching.about, **about_order("", gap, pools_of_clients)},
-        hints=[*window_hints(pools_of_clients), *hints],
+        hints=[*window_hints(pools_of_clients), *target_hints],
     )
     return own_data.world(
         model,
@@ -827,9 +832,11 @@ def from_lists(
 def _check_arguments(clients: Any, classes: Any, objective: Any, seed: Any) -> None:
     """Refuse arguments of :func:`from_lists` that have another type."""
     # Numbers that came as text, from a file or a command line, are the usual mistake.
-    for setting, number, lowest in (("classes", classes, 1), ("seed", seed, 0)):
-        if number is not None and (not isinstance(number, int | np.integer) or number < lowest):
-            raise UserError(f"{setting} must be a whole number >= {lowest}, got {number!r}")
+    for argument_name, argument, lowest in (("classes", classes, 1), ("seed", seed, 0)):
+        if argument is not None and (
+            not isinstance(argument, int | np.integer) or argument < lowest
+        ):
+            raise UserError(f"{argument_name} must be a whole number >= {lowest}, got {argument!r}")
     if objective is not None and not isinstance(objective, Objective):
         wanted = "such as coterie.REGRESSION"
         if callable(objective):
@@ -905,17 +912,17 @@ def _target_hints(clients: Collection[Any]) -> list[str]:
         return []
     if any(array.dtype.kind not in "iuf" for array in target_arrays):
         return []
-    kind = "regression" if _objective(clients) is REGRESSION else "classification"
+    task_kind = "regression" if _objective(clients) is REGRESSION else "classification"
     for_classes = "class numbers must be integers"
     for_numbers = "objective=coterie.REGRESSION"
-    text = hint(
+    sentence = hint(
         np.concatenate(target_arrays),
-        PredictionTask(kind, 1),
+        PredictionTask(task_kind, 1),
         "the target",
         for_classes,
         for_numbers,
     )
-    return [text] if text else []
+    return [sentence] if sentence else []
 
 
 def _array_of(data: Any, key: str) -> Any:

@@ -7,7 +7,7 @@ No example goes to two clients, and every client gets at least one. Too few exam
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -93,49 +93,54 @@ class PartitionSettings(ScenarioPart):
         one_group = np.zeros(clients, int)
         group_order = rng if shuffle else None
         match self.kind:
+            # Random parts: one distribution for all, of equal or unequal sizes.
             case "iid":
                 return iid(len(pool), clients, rng), one_group
             case "quantity" if self.sizes:
-                low, high = self.sizes
-                return ranges(len(pool), clients, low, high, rng), one_group
+                lowest_size, highest_size = self.sizes
+                return ranges(len(pool), clients, lowest_size, highest_size, rng), one_group
             case "quantity":
                 return quantity(len(pool), clients, self.alpha, rng, self.least), one_group
+            # Every client has class proportions of its own, so there are no true groups.
             case "dirichlet":
                 return dirichlet(labels, clients, self.alpha, rng, self.least), None
+            # Shards may give several clients the same classes, which are then a true group.
             case "shards":
                 parts = shards(labels, clients, self.shards, rng)
                 return parts, same_classes(labels, parts)
             case "half-normal":
                 return half_normal(labels, clients, self.total_shards, rng), None
+            # Groups of clients with classes of their own.
             case "classes":
-                group_of = deal(clients, groups, group_order)
+                group_of_client = deal(clients, groups, group_order)
                 parts = class_groups(
                     labels,
-                    group_of,
+                    group_of_client,
                     rng,
                     per_group=self.classes_per_group,
                     per_client=self.classes_per_client,
                     sizes=self.sizes,
                 )
-                return parts, group_of
+                return parts, group_of_client
         # The others divide examples by what the data set records of them, such as the writer.
         if self.kind not in pool.meta:
             raise SettingError(
                 f"Scenario.partition {self.kind} needs another data set: this one does not record "
                 f"the {self.kind} of its examples"
             )
-        values = pool.meta[self.kind].numpy()
+        recorded_values = pool.meta[self.kind].numpy()
+        # One client for each writer, or clients in groups by population, domain or topic.
         if self.kind == "writer":
-            return by_owner(values, clients, rng, self.least), None
-        group_of = deal(clients, min(int(values.max()) + 1, clients), group_order)
-        return by_kind(values, group_of, rng), group_of
+            return by_owner(recorded_values, clients, rng, self.least), None
+        group_of_client = deal(clients, min(int(recorded_values.max()) + 1, clients), group_order)
+        return by_kind(recorded_values, group_of_client, rng), group_of_client
 
 
-def _check_enough(examples: int, clients: int, per_client: int = 1) -> None:
+def _check_enough(available: int, clients: int, min_per_client: int = 1) -> None:
     """Raise :class:`SettingError` if there are not enough examples for each client's minimum."""
-    if examples < clients * per_client:
-        demand = f"{clients} clients of at least {per_client} examples need {clients * per_client}"
-        raise SettingError(f"{demand}, and there are {examples}")
+    if available < clients * min_per_client:
+        demand = f"{clients} clients of at least {min_per_client} examples need {clients * min_per_client}"
+        raise SettingError(f"{demand}, and there are {available}")
 
 
 def iid(examples: int, clients: int, rng: np.random.Generator) -> Parts:
@@ -164,12 +169,18 @@ def shards(labels: np.ndarray, clients: int, per_client: int, rng: np.random.Gen
         SettingError: There are too few examples.
     """
     _check_enough(len(labels), clients, per_client)
+    # Cut the sorted examples into shards, and deal these out in random order.
     all_shards = np.array_split(_by_label(labels, rng), clients * per_client)
     shards_of_clients = rng.permutation(len(all_shards)).reshape(clients, per_client)
-    return [
-        np.concatenate([all_shards[shard] for shard in client_shards])
-        for client_shards in shards_of_clients
-    ]
+    return _joined_shards(all_shards, shards_of_clients)
+
+
+def _joined_shards(all_shards: Parts, shards_of_clients: Iterable[np.ndarray]) -> Parts:
+    """The positions of each client, from the numbers of its shards."""
+    parts = []
+    for client_shards in shards_of_clients:
+        parts.append(np.concatenate([all_shards[shard] for shard in client_shards]))
+    return parts
 
 
 def half_normal(
@@ -204,12 +215,10 @@ def half_normal(
     # Clients that were raised to one shard take it from the client that has most.
     while shards_per_client.sum() > shard_count:
         shards_per_client[shards_per_client.argmax()] -= 1
+    # Each client takes its number of shards from all of them in random order.
     all_shards = np.array_split(_by_label(labels, rng), shard_count)
     shards_of_clients = np.split(rng.permutation(shard_count), np.cumsum(shards_per_client))[:-1]
-    return [
-        np.concatenate([all_shards[shard] for shard in client_shards])
-        for client_shards in shards_of_clients
-    ]
+    return _joined_shards(all_shards, shards_of_clients)
 
 
 def dirichlet(
@@ -234,16 +243,18 @@ def dirichlet(
         SettingError: There are too few examples.
     """
     _check_enough(len(labels), clients, least)
-    dealt: list[list[np.ndarray]] = [[] for _ in range(clients)]
+    parts_of_clients: list[list[np.ndarray]] = [[] for _ in range(clients)]
     # Cut each class by its own shares of the clients.
     for label in np.unique(labels):
         positions = rng.permutation(np.flatnonzero(labels == label))
         shares = rng.dirichlet(np.full(clients, alpha))
-        for client, part in enumerate(np.split(positions, _cuts(shares, len(positions)))):
-            dealt[client].append(part)
+        for client, class_part in enumerate(np.split(positions, _cuts(shares, len(positions)))):
+            parts_of_clients[client].append(class_part)
     # The order of a client's examples must not show their classes.
-    shuffled = [rng.permutation(np.concatenate(class_parts)) for class_parts in dealt]
-    return _top_up(shuffled, least)
+    shuffled_parts = [
+        rng.permutation(np.concatenate(class_parts)) for class_parts in parts_of_clients
+    ]
+    return _top_up(shuffled_parts, least)
 
 
 def quantity(
@@ -251,8 +262,9 @@ def quantity(
 ) -> Parts:
     """Shuffle all examples and cut them by proportions from ``Dirichlet(alpha)``: one distribution, unequal sizes."""
     _check_enough(examples, clients, least)
-    cuts = _cuts(rng.dirichlet(np.full(clients, alpha)), examples)
-    return _top_up(np.split(rng.permutation(examples), cuts), least)
+    # One draw of shares, for the sizes of all clients.
+    cut_positions = _cuts(rng.dirichlet(np.full(clients, alpha)), examples)
+    return _top_up(np.split(rng.permutation(examples), cut_positions), least)
 
 
 def ranges(examples: int, clients: int, low: int, high: int, rng: np.random.Generator) -> Parts:
@@ -275,9 +287,10 @@ def ranges(examples: int, clients: int, low: int, high: int, rng: np.random.Gene
         raise SettingError(
             f"sizes must be a lowest and a highest number, 1 <= lowest <= highest, got {low} and {high}"
         )
-    sizes = rng.integers(low, high, clients, endpoint=True)
-    _check_enough(examples, 1, int(sizes.sum()))
-    return np.split(rng.permutation(examples), np.cumsum(sizes))[:-1]
+    # Draw the sizes, then cut that many shuffled examples.
+    drawn_sizes = rng.integers(low, high, clients, endpoint=True)
+    _check_enough(examples, 1, int(drawn_sizes.sum()))
+    return np.split(rng.permutation(examples), np.cumsum(drawn_sizes))[:-1]
 
 
 def class_groups(
@@ -308,29 +321,32 @@ def class_groups(
         SettingError: There are too few classes or examples.
     """
     group_count = int(groups.max()) + 1
+    # Give each group its classes, in random order.
     class_sets = _class_sets(rng.permutation(np.unique(labels)), group_count, per_group)
-    dealt: list[list[np.ndarray]] = [[] for _ in groups]
+    parts_of_clients: list[list[np.ndarray]] = [[] for _ in groups]
     for group, class_set in enumerate(class_sets):
         members = np.flatnonzero(groups == group)
+        # Each client of the group holds all of its classes, or a window of some.
         held_classes = len(class_set) if per_client is None else per_client
         if held_classes > len(class_set):
             raise SettingError(
                 f"a client cannot hold {held_classes} of the {len(class_set)} classes of its group"
             )
-        for place, label in enumerate(class_set):
+        for class_place, label in enumerate(class_set):
             # The first member holds the first classes, the next one those from the second on, and
             # so on round the set.
             holders = []
-            for number, member in enumerate(members):
-                if (place - number) % len(class_set) < held_classes:
+            for member_number, member in enumerate(members):
+                if (class_place - member_number) % len(class_set) < held_classes:
                     holders.append(member)
-            shuffled = rng.permutation(np.flatnonzero(labels == label))
-            positions = shuffled[: _drawn_size(sizes, rng)]
+            shuffled_positions = rng.permutation(np.flatnonzero(labels == label))
+            # Divide the examples of the class evenly among those who hold it.
+            positions = shuffled_positions[: _drawn_size(sizes, rng)]
             shares = np.array_split(positions, max(len(holders), 1))
             # A class that nobody holds has one share and no holder.
             for client, share in zip(holders, shares, strict=False):
-                dealt[client].append(share)
-    parts = [np.concatenate(shares) for shares in dealt]
+                parts_of_clients[client].append(share)
+    parts = [np.concatenate(shares) for shares in parts_of_clients]
     if not all(len(part) for part in parts):
         raise SettingError(
             f"{len(labels)} examples are too few for {len(groups)} clients in {group_count} "
@@ -341,15 +357,16 @@ def class_groups(
 
 def _class_sets(classes: np.ndarray, group_count: int, per_group: int | None) -> list[np.ndarray]:
     """The classes of each group: ``per_group`` of them, or an even share of all."""
-    needed = group_count * (1 if per_group is None else per_group)
-    if len(classes) < needed:
+    needed_classes = group_count * (1 if per_group is None else per_group)
+    if len(classes) < needed_classes:
         raise SettingError(
-            f"{group_count} groups of {per_group or 1} classes need {needed}, and there are "
+            f"{group_count} groups of {per_group or 1} classes need {needed_classes}, and there are "
             f"{len(classes)}"
         )
+    # All classes divided evenly, or the first ones of the random order.
     if per_group is None:
         return np.array_split(classes, group_count)
-    return np.split(classes[:needed], group_count)
+    return np.split(classes[:needed_classes], group_count)
 
 
 def by_owner(owners: np.ndarray, clients: int, rng: np.random.Generator, least: int = 1) -> Parts:
@@ -367,16 +384,15 @@ def by_owner(owners: np.ndarray, clients: int, rng: np.random.Generator, least: 
     Raises:
         SettingError: There are too few owners with at least ``least`` examples.
     """
+    # Writers with too few examples are left out, and the clients are drawn from the others.
     distinct_owners, examples_per_owner = np.unique(owners, return_counts=True)
     eligible_owners = distinct_owners[examples_per_owner >= least]
     if clients > len(eligible_owners):
         raise SettingError(
             f"{clients} clients requested, but only {len(eligible_owners)} writers have at least {least} examples"
         )
-    return [
-        np.flatnonzero(owners == owner)
-        for owner in rng.choice(eligible_owners, clients, replace=False)
-    ]
+    drawn_owners = rng.choice(eligible_owners, clients, replace=False)
+    return [np.flatnonzero(owners == owner) for owner in drawn_owners]
 
 
 def by_kind(kinds: np.ndarray, groups: np.ndarray, rng: np.random.Generator) -> Parts:
@@ -395,6 +411,7 @@ def by_kind(kinds: np.ndarray, groups: np.ndarray, rng: np.random.Generator) -> 
     """
     parts: Parts = [np.empty(0, int)] * len(groups)
     for kind in np.unique(groups):
+        # The clients of this kind share its examples evenly.
         members = np.flatnonzero(groups == kind)
         positions = np.flatnonzero(kinds == kind)
         _check_enough(len(positions), len(members))
@@ -414,6 +431,7 @@ def same_classes(labels: np.ndarray, parts: Parts) -> np.ndarray | None:
     Returns:
         The group ``(n,)`` of each client, or None where sets overlap but are not equal.
     """
+    # The set of classes of each client, and the sets that differ.
     class_sets = [frozenset(np.unique(labels[part]).tolist()) for part in parts]
     distinct_sets = list(dict.fromkeys(class_sets))
     # Sets that overlap have more classes, counted one by one, than their union.
@@ -424,8 +442,9 @@ def same_classes(labels: np.ndarray, parts: Parts) -> np.ndarray | None:
 
 def _by_label(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """All positions, sorted by label and in random order within a label."""
-    order = rng.permutation(len(labels))
-    return order[np.argsort(labels[order], kind="stable")]
+    # A stable sort keeps the random order within a label.
+    random_order = rng.permutation(len(labels))
+    return random_order[np.argsort(labels[random_order], kind="stable")]
 
 
 def _cuts(shares: np.ndarray, example_count: int) -> np.ndarray:
@@ -440,11 +459,15 @@ def _drawn_size(sizes: Sequence[int], rng: np.random.Generator) -> int | None:
 
 def _top_up(parts: Parts, least: int) -> Parts:
     """The parts, in which the largest ones have given to those below ``least`` examples."""
-    parts = list(parts)
+    topped_up = list(parts)
     for client in range(len(parts)):
-        while (missing := least - len(parts[client])) > 0:
-            giver = max(range(len(parts)), key=lambda candidate: len(parts[candidate]))
-            given_count = min(missing, len(parts[giver]) - least)
-            parts[client] = np.concatenate([parts[client], parts[giver][:given_count]])
-            parts[giver] = parts[giver][given_count:]
-    return parts
+        while (missing_count := least - len(topped_up[client])) > 0:
+            # Take what is missing from the client that is the largest now, which keeps its own
+            # minimum.
+            part_sizes = [len(part) for part in topped_up]
+            largest_client = part_sizes.index(max(part_sizes))
+            given_count = min(missing_count, part_sizes[largest_client] - least)
+            given_positions = topped_up[largest_client][:given_count]
+            topped_up[client] = np.concatenate([topped_up[client], given_positions])
+            topped_up[largest_client] = topped_up[largest_client][given_count:]
+    return topped_up

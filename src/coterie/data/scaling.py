@@ -125,8 +125,8 @@ def standardized(world: World, how: str | Constants = "none") -> World:
     # Clients may share splits, and time steps of drift may share clients: each is changed once.
     data_by_id = {id(data): data for step in world.steps for data in step.values()}
     splits: list[Split] = []
-    for data in data_by_id.values():
-        splits += [data.train, data.validation, data.test]
+    for client_data in data_by_id.values():
+        splits += [client_data.train, client_data.validation, client_data.test]
     inputs = splits[0].inputs
     if not isinstance(inputs, torch.Tensor):
         raise UserError(
@@ -166,27 +166,29 @@ def standardized(world: World, how: str | Constants = "none") -> World:
 
     # Each client says in its schema by which constants its inputs are scaled.
     scaled_data: dict[int, ClientData] = {}
-    for key, data in data_by_id.items():
-        schema = replace(
-            data.schema or Schema(),
+    for data_id, client_data in data_by_id.items():
+        client_schema = replace(
+            client_data.schema or Schema(),
             scaling=SHARED_SCALING,
             means=tuple(means.tolist()),
             deviations=tuple(deviations.tolist()),
         )
-        scaled_data[key] = replace(
-            data,
-            train=scaled(data.train),
-            validation=scaled(data.validation),
-            test=scaled(data.test),
-            schema=schema,
+        scaled_data[data_id] = replace(
+            client_data,
+            train=scaled(client_data.train),
+            validation=scaled(client_data.validation),
+            test=scaled(client_data.test),
+            schema=client_schema,
         )
     # The time steps of drift refer to the same clients again.
-    steps = []
-    for step in world.steps:
-        steps.append({client: scaled_data[id(data)] for client, data in step.items()})
+    scaled_steps = []
+    for clients_of_step in world.steps:
+        scaled_steps.append(
+            {client: scaled_data[id(data)] for client, data in clients_of_step.items()}
+        )
     about = {**world.about, "means": means.tolist(), "deviations": deviations.tolist()}
-    drift = None if world.drift is None else replace(world.drift, data=steps)
-    return replace(world, clients=steps[0], drift=drift, about=about)
+    scaled_drift = None if world.drift is None else replace(world.drift, data=scaled_steps)
+    return replace(world, clients=scaled_steps[0], drift=scaled_drift, about=about)
 
 
 def _is_pooled_or_pair(constants: Any) -> bool:
@@ -210,17 +212,18 @@ def pooled(splits: Iterable[Split]) -> tuple[torch.Tensor, torch.Tensor]:
     """
     splits = list(splits)
     # First the means, from sums and counts; then the squared differences from them.
-    count = torch.zeros((), dtype=torch.float64)
-    total = torch.zeros((), dtype=torch.float64)
+    # In float64, because sums over many examples lose digits.
+    example_count = torch.zeros((), dtype=torch.float64)
+    value_sum = torch.zeros((), dtype=torch.float64)
     for split in splits:
-        values = _by_feature(split)
-        count = count + values.shape[1]
-        total = total + values.sum(1)
-    means = total / count
-    squares = torch.zeros((), dtype=torch.float64)
+        split_values = _by_feature(split)
+        example_count = example_count + split_values.shape[1]
+        value_sum = value_sum + split_values.sum(1)
+    means = value_sum / example_count
+    square_sum = torch.zeros((), dtype=torch.float64)
     for split in splits:
-        squares = squares + (_by_feature(split) - means[:, None]).square().sum(1)
-    deviations = (squares / count).sqrt()
+        square_sum = square_sum + (_by_feature(split) - means[:, None]).square().sum(1)
+    deviations = (square_sum / example_count).sqrt()
     return means, torch.where(deviations > 0, deviations, 1.0)
 
 

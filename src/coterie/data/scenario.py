@@ -121,24 +121,27 @@ class Scenario:
 
     def __init__(self, **settings: Any) -> None:
         base = settings.pop("base", None)
+        # The training is no part with flat names: its table becomes a Training as a whole.
         if isinstance(settings.get("training"), Mapping):
             settings["training"] = build(Training, settings["training"])
 
         # Start from the base scenario, or from the defaults, and change its parts.
         unchanged: dict[str, Any] = {}
         for scenario_field in dataclasses.fields(self):
-            name = scenario_field.name
-            default = scenario_field.default
-            unchanged[name] = default if base is None else getattr(base, name, default)
+            field_name = scenario_field.name
+            default_value = scenario_field.default
+            unchanged[field_name] = (
+                default_value if base is None else getattr(base, field_name, default_value)
+            )
         base_parts = {part_name: unchanged[part_name] for part_name in SCENARIO_PARTS}
         parts, other_settings = combined(base_parts, settings, _class_of)
 
         # What is neither a field nor a setting of a part is an error, with one exception.
-        for name, value in {**unchanged, **other_settings, **parts}.items():
-            if name in unchanged:
-                object.__setattr__(self, name, value)
+        for field_name, field_value in {**unchanged, **other_settings, **parts}.items():
+            if field_name in unchanged:
+                object.__setattr__(self, field_name, field_value)
             else:
-                raise self._unknown(name, value, parts, settings)
+                raise self._unknown(field_name, field_value, parts, settings)
         self._check()
 
     def _unknown(
@@ -151,6 +154,7 @@ class Scenario:
         """The error for a name that is not a setting of this scenario."""
         dataset = parts["dataset"]
         assert isinstance(dataset, DatasetSettings)
+        # It may be an option of another data set, which the message then names.
         owners = datasets_with(name)
         if owners:
             noun = "data set" if len(owners) == 1 else "data sets"
@@ -168,28 +172,29 @@ class Scenario:
         Args:
             dataset: The name of the data set, whose options are among them; None for those of all.
         """
+        # In place of the data set's own field stand the options of one data set, or of all.
         dataset_classes = DATASET_CLASSES if dataset is None else (settings_class(dataset),)
-        names: list[str] = []
+        flat_setting_names: list[str] = []
         for name in settings_of(cls):
             if name == "dataset":
-                names += flat_names(dataset_classes)
+                flat_setting_names += flat_names(dataset_classes)
             elif name in SCENARIO_PARTS:
-                names += SCENARIO_PARTS[name].flat_names()
+                flat_setting_names += SCENARIO_PARTS[name].flat_names()
             else:
-                names.append(name)
-        return names
+                flat_setting_names.append(name)
+        return flat_setting_names
 
     @classmethod
     def default_of(cls, name: str) -> Any:
         """The default of a setting, by its flat name."""
         for part_class in (*SCENARIO_PARTS.values(), *DATASET_CLASSES):
-            defaults = {
+            defaults_of_part = {
                 part_field.name: part_field.default for part_field in dataclasses.fields(part_class)
             }
             if name == part_class.part and part_class.main:
-                return defaults[part_class.main]
-            if name != part_class.main and name in defaults:
-                return defaults[name]
+                return defaults_of_part[part_class.main]
+            if name != part_class.main and name in defaults_of_part:
+                return defaults_of_part[name]
         for scenario_field in dataclasses.fields(cls):
             if scenario_field.name == name:
                 return scenario_field.default
@@ -206,6 +211,7 @@ class Scenario:
     def _check(self) -> None:
         """Check all settings, and that the parts fit together."""
         check(self)
+        # Clients that have their own data go with the partition that divides nothing.
         own_data = self.dataset.name in OWN_DATA
         if own_data != (self.partition.kind == "clients"):
             raise SettingError(
@@ -214,6 +220,7 @@ class Scenario:
             )
         if own_data:
             self._check_undivided()
+        # New examples in each time step, and standardized targets, need the data for them.
         if self.drift.renew and self.partition.kind not in RENEWABLE:
             raise SettingError(
                 f"Scenario.renew needs a partition of {', '.join(RENEWABLE)}, "
@@ -224,31 +231,34 @@ class Scenario:
                 "Scenario.standardize_target is for numbers to predict, in the data set table; "
                 f"{self.dataset.name} has classes"
             )
+        # The names of metrics must be known; the world's objective gets them later.
         if self.metrics:
             Objective(metrics=self.metrics)
 
     def _check_undivided(self) -> None:
         """Check that nothing divides or shifts data that are the clients' own."""
-        name = self.dataset.name
+        dataset_name = self.dataset.name
         if self.shift.kind != "none" or self.holdout.test != "share":
             raise SettingError(
-                f"clients of the data set {name} keep their own data: shift must be none and "
+                f"clients of the data set {dataset_name} keep their own data: shift must be none and "
                 "test share"
             )
         if self.drift.kind != "none":
             raise SettingError(
-                f"Scenario.drift must be none for the data set {name}, got {self.drift.kind}"
+                f"Scenario.drift must be none for the data set {dataset_name}, got {self.drift.kind}"
             )
         # Every setting that divides or shifts data must have its default.
-        expected = {**PartitionSettings(kind="clients").flat(), **ShiftSettings().flat()}
-        expected |= {"clients": Scenario.clients, "groups": Scenario.groups}
-        actual = self.flat()
-        for setting_name in ("clients", "groups", *expected):
-            if actual[setting_name] != expected[setting_name]:
-                number = f": there is {OWN_DATA[name]}" if setting_name == "clients" else ""
+        expected_settings = {**PartitionSettings(kind="clients").flat(), **ShiftSettings().flat()}
+        expected_settings |= {"clients": Scenario.clients, "groups": Scenario.groups}
+        actual_settings = self.flat()
+        for setting_name in ("clients", "groups", *expected_settings):
+            if actual_settings[setting_name] != expected_settings[setting_name]:
+                own_number = (
+                    f": there is {OWN_DATA[dataset_name]}" if setting_name == "clients" else ""
+                )
                 raise SettingError(
                     f"Scenario.{setting_name} is for data that are divided among clients, and "
-                    f"clients of the data set {name} have their own{number}; leave it out"
+                    f"clients of the data set {dataset_name} have their own{own_number}; leave it out"
                 )
 
     def build(self, seed: int = 0, folder: Path | str | None = None) -> World:
@@ -268,6 +278,7 @@ class Scenario:
         Raises:
             UserError: The data do not fit the settings.
         """
+        # Clients with their data first; adversaries, metrics and attendance are added to these.
         self._check_file(folder)
         world = self._honest(seed, folder)
         world = with_attacks(world, self.adversaries.draw(world.clients, seed))
@@ -290,6 +301,7 @@ class Scenario:
         """The world without adversaries, in which all clients are always present and answer."""
         if self.dataset.name in OWN_DATA:
             return self._of_own(seed, folder)
+        # The data set, with all of its examples.
         source = datasets.find(self.dataset.name, folder)
         dataset = datasets.read(source, self.dataset, folder, seed)
         has_drift = self.drift.kind != "none"
@@ -313,10 +325,10 @@ class Scenario:
         )
 
         # The truth: the concepts of a drift, or else the groups of the shift and the partition.
-        drift = None
-        truth = None
+        drift_of_world = None
+        true_groups = None
         if has_drift:
-            drift = Drift(
+            drift_of_world = Drift(
                 period=self.drift.period,
                 concepts=[
                     _concepts(partition_groups, groups, len(shifts)) for groups in groups_of_steps
@@ -324,7 +336,7 @@ class Scenario:
                 data=clients_of_steps,
             )
         else:
-            truth = _truth(partition_groups, groups_of_steps[0] if len(shifts) > 1 else None)
+            true_groups = _truth(partition_groups, groups_of_steps[0] if len(shifts) > 1 else None)
         world = World(
             clients=clients_of_steps[0],
             model=nets.factory(self.model, dataset.shape, dataset.classes),
@@ -332,9 +344,9 @@ class Scenario:
             objective=Objective(
                 metrics=("accuracy", "perplexity") if dataset.words else ("accuracy",)
             ),
-            truth=truth,
+            truth=true_groups,
             augment=self._augmentation(dataset.shape),
-            drift=drift,
+            drift=drift_of_world,
         )
         return standardized(world, self.scaling.of_inputs)
 
@@ -342,6 +354,7 @@ class Scenario:
         """For each time step, the group or concept of each client, ``(n,)``; one without a drift."""
         if self.drift.kind == "none":
             return [deal(self.clients, groups, rng if self.shuffle else None)]
+        # Which client gets which column of the schedule is random.
         concepts_of_steps: Schedule = schedule(
             self.drift.kind, self.clients, groups, self.drift.calm, self.drift.schedule
         )
@@ -350,6 +363,7 @@ class Scenario:
 
     def _of_own(self, seed: int, folder: Path | str | None) -> World:
         """The world of clients that have their own data."""
+        # Read the clients' own data, then hold out their validation and test examples.
         source = OWN_SOURCES[self.dataset.name]
         path = datasets.resolve(folder, self.dataset.name, file=source.is_file)
         data = source.read(path, self.dataset, nets.takes_tokens(self.model))
@@ -385,6 +399,7 @@ class Scenario:
         ``parts`` has one part of each client, or one of each client for each time step after the
         other.
         """
+        # A view has the examples as each group sees them, for example rotated.
         train_view = Views(dataset.train, shifts)
         # With several time steps, an example may be seen under several concepts.
         if len(groups_of_steps) == 1:
@@ -397,24 +412,25 @@ class Scenario:
                     f"got {self.holdout.test!r}"
                 )
             test_view = Views(dataset.test, shifts)
+        # Which positions of each part are for training, validation and tests.
         cuts = self._cuts(dataset, parts, partition_groups, Selections(test_view.pool), seed)
 
         # A client that keeps its concept and its part keeps its data, the same object.
         data_of_part: dict[tuple[int, int], ClientData] = {}
         clients_of_steps: list[dict[int, ClientData]] = []
         for step, groups in enumerate(groups_of_steps):
-            clients: dict[int, ClientData] = {}
+            data_of_client: dict[int, ClientData] = {}
             for client, group in enumerate(map(int, groups)):
-                part = client + (step * self.clients if self.drift.renew else 0)
-                if (part, group) not in data_of_part:
-                    train, validation, test = cuts[part]
-                    data_of_part[part, group] = ClientData(
-                        train=train_view.split(train, group),
-                        validation=train_view.split(validation, group),
-                        test=test_view.split(test, group),
+                part_number = client + (step * self.clients if self.drift.renew else 0)
+                if (part_number, group) not in data_of_part:
+                    train_positions, validation_positions, test_positions = cuts[part_number]
+                    data_of_part[part_number, group] = ClientData(
+                        train=train_view.split(train_positions, group),
+                        validation=train_view.split(validation_positions, group),
+                        test=test_view.split(test_positions, group),
                     )
-                clients[client] = data_of_part[part, group]
-            clients_of_steps.append(clients)
+                data_of_client[client] = data_of_part[part_number, group]
+            clients_of_steps.append(data_of_client)
         return clients_of_steps
 
     def _parts(
@@ -440,9 +456,11 @@ class Scenario:
             meta_column = ""
         cuts = []
         for part_number, part in enumerate(parts):
+            # The draw depends on the client and the time step alone: another client changes
+            # nothing.
             step, client = divmod(part_number, self.clients)
-            rng = numpy_generator(seed, Purpose.DATA, 1 + step, client)
-            positions = rng.permutation(part)[: holdout.samples]
+            cut_rng = numpy_generator(seed, Purpose.DATA, 1 + step, client)
+            positions = cut_rng.permutation(part)[: holdout.samples]
             client_cut = hold_out(
                 positions,
                 holdout.train,
@@ -450,15 +468,18 @@ class Scenario:
                 tests_are_shares,
                 f"client {client}",
             )
-            train, validation, test = map(torch.from_numpy, client_cut)
+            train_positions, validation_positions, test_positions = map(
+                torch.from_numpy, client_cut
+            )
+            # Test examples come from upstream's test pool, by the client's own labels.
             if not tests_are_shares:
                 shared_meta = None
                 if meta_column:
                     assert partition_groups is not None
                     shared_meta = (meta_column, int(partition_groups[client]))
                 labels = dataset.train.labels[positions]
-                test = selections.rows(holdout.test, labels, shared_meta)
-            cuts.append((train, validation, test))
+                test_positions = selections.rows(holdout.test, labels, shared_meta)
+            cuts.append((train_positions, validation_positions, test_positions))
         return cuts
 
 
@@ -474,20 +495,20 @@ def _class_of(part: str, main_value: Any) -> type[ScenarioPart]:
     return SCENARIO_PARTS[part]
 
 
-def flattened(table: Mapping[str, Any]) -> dict[str, Any]:
+def flattened(recorded_settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a recorded scenario by their flat names.
 
     Args:
-        table: The settings; those of a part are a table.
+        recorded_settings: The settings; those of a part are a table.
     """
-    flat: dict[str, Any] = {}
-    for name, value in table.items():
+    flat_settings: dict[str, Any] = {}
+    for name, value in recorded_settings.items():
         if name in SCENARIO_PARTS and isinstance(value, Mapping):
             for setting_name, inner_value in value.items():
-                flat[SCENARIO_PARTS[name].flat_name(setting_name)] = inner_value
+                flat_settings[SCENARIO_PARTS[name].flat_name(setting_name)] = inner_value
         else:
-            flat[name] = value
-    return flat
+            flat_settings[name] = value
+    return flat_settings
 
 
 def flat_name(part: str, setting_name: str, dataset: str) -> str:
@@ -538,13 +559,14 @@ def _concepts(
 
 def _truth(partition_groups: np.ndarray | None, shift_groups: np.ndarray | None) -> Groups | None:
     """Groups of clients that the partition and the shift treat alike; None if neither makes groups."""
-    groupings = [groups for groups in (partition_groups, shift_groups) if groups is not None]
-    if not groupings:
+    # Two clients are alike if they are in the same group of each grouping.
+    known_groupings = [groups for groups in (partition_groups, shift_groups) if groups is not None]
+    if not known_groupings:
         return None
-    members: dict[tuple[int, ...], list[int]] = {}
-    for client, groups_of_client in enumerate(zip(*groupings, strict=True)):
-        members.setdefault(tuple(map(int, groups_of_client)), []).append(client)
-    return as_groups(members.values())
+    clients_of_combination: dict[tuple[int, ...], list[int]] = {}
+    for client, groups_of_client in enumerate(zip(*known_groupings, strict=True)):
+        clients_of_combination.setdefault(tuple(map(int, groups_of_client)), []).append(client)
+    return as_groups(clients_of_combination.values())
 
 
 SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
@@ -592,14 +614,16 @@ class OwnWorld:
     @classmethod
     def of(cls, made: World | Callable[[int], World]) -> OwnWorld:
         """Return the scenario of a world or a function, with the function's name if it can be imported by it."""
-        module = getattr(made, "__module__", "")
-        name = getattr(made, "__qualname__", "")
+        # A name that can be imported again: not that of a lambda, nor of what the user's script
+        # defines.
+        module_name = getattr(made, "__module__", "")
+        function_name = getattr(made, "__qualname__", "")
         is_importable = (
             not isinstance(made, World)
-            and module not in ("", "__main__", None)
-            and name.isidentifier()
+            and module_name not in ("", "__main__", None)
+            and function_name.isidentifier()
         )
-        return cls(source=f"{module}:{name}" if is_importable else "", made=made)
+        return cls(source=f"{module_name}:{function_name}" if is_importable else "", made=made)
 
     @property
     def name(self) -> str:
@@ -619,6 +643,7 @@ class OwnWorld:
         Raises:
             UserError: The function cannot be imported, fails, or makes no world.
         """
+        # A run that continues may have only the function's name.
         made = self.made
         if made is None and self.source:
             made = nets.imported(self.source, "scenario")
@@ -660,6 +685,7 @@ def find(name: str) -> Scenario | OwnWorld:
     Raises:
         UserError: The name is unknown; the message has the nearest known name.
     """
+    # Worlds without settings first: a federation, and worlds of the user's own.
     if name == FEDERATION:
         return FederationScenario()
     if name == OWN_WORLD or ":" in name:

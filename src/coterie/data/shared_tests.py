@@ -34,23 +34,23 @@ def times_tested(world: World) -> dict[Client, float]:
         Client -> the mean over its test examples of the number of clients that test them; 1 if it
         shares none.
     """
-    tests = {
-        client: data.test
-        for client, data in sorted(world.clients.items())
-        if client not in world.attacks
-    }
+    tests: dict[Client, Split] = {}
+    for client, data in sorted(world.clients.items()):
+        if client not in world.attacks:
+            tests[client] = data.test
     # Rows of one pool have their numbers as names. Different pools may hold the same examples.
     names_of_client = {client: _row_names(split) for client, split in tests.items()}
     if len({_pool(split) for split in tests.values()}) > 1:
         names_of_client = _names_by_content(tests, names_of_client)
 
+    # How many clients test each example, then the mean of this over each client's examples.
     client_counts: Counter[Hashable] = Counter()
-    for names in names_of_client.values():
-        client_counts.update(names)
+    for example_names in names_of_client.values():
+        client_counts.update(example_names)
     mean_counts: dict[Client, float] = {}
-    for client, names in names_of_client.items():
-        total = sum(client_counts[name] for name in names)
-        mean_counts[client] = total / len(names) if names else 1.0
+    for client, example_names in names_of_client.items():
+        total_count = sum(client_counts[name] for name in example_names)
+        mean_counts[client] = total_count / len(example_names) if example_names else 1.0
     return mean_counts
 
 
@@ -82,15 +82,17 @@ def _names_by_content(
     names_of_client: dict[Client, list[Hashable]] = {}
     for client, client_digests in digests_of_client.items():
         test_digest = digest_of_test[client]
+        # No inputs in memory: by pool and row. An equal whole test part: by its place in it.
+        # Otherwise by the inputs, unless these are repeated.
         if not client_digests:
             names_of_client[client] = row_names[client]
         elif len(client_digests) > 1 and clients_of_test[test_digest] > 1:
             names_of_client[client] = [(test_digest, place) for place in range(len(client_digests))]
         else:
-            names: list[Hashable] = []
+            example_names: list[Hashable] = []
             for row_name, digest in zip(row_names[client], client_digests, strict=True):
-                names.append(row_name if digest in repeated_digests else digest)
-            names_of_client[client] = names
+                example_names.append(row_name if digest in repeated_digests else digest)
+            names_of_client[client] = example_names
     return names_of_client
 
 

@@ -82,6 +82,7 @@ class ShiftSettings(ScenarioPart):
         Raises:
             SettingError: The data set does not have what the shift changes.
         """
+        # Shifts of inputs, or of concepts that the data set records.
         match self.kind:
             case "none":
                 return [Shift()]
@@ -89,6 +90,7 @@ class ShiftSettings(ScenarioPart):
                 return rotations(groups, dataset.shape, self.angles)
             case "concept":
                 return concepts(groups, dataset.train)
+        # The other shifts change class labels. With a drift, concept 0 is the data set's own.
         if dataset.words:
             raise SettingError(
                 f"the shift {self.kind} needs class labels, and {dataset.name} predicts words"
@@ -166,23 +168,26 @@ def label_swaps(groups: int, classes: int, pairs: Sequence[Sequence[int]] = SWAP
         SettingError: There are too few pairs, a pair is not two different labels, or two groups
             have the same pair.
     """
-    pairs = [tuple(pair) for pair in pairs]
+    pairs = list(map(tuple, pairs))
     if len(pairs) < groups:
         raise SettingError(
             f"label-swap with {groups} groups needs as many pairs of labels, got {len(pairs)}"
         )
+    # Each pair must be two different classes, and no two groups may have the same.
     for pair in pairs[:groups]:
-        if len(pair) != 2 or pair[0] == pair[1] or not all(0 <= label < classes for label in pair):
+        are_classes = all(0 <= label < classes for label in pair)
+        if len(pair) != 2 or pair[0] == pair[1] or not are_classes:
             raise SettingError(
                 f"a swap must be two different labels from 0 to {classes - 1}, got {list(pair)}"
             )
     if len({frozenset(pair) for pair in pairs[:groups]}) < groups:
         raise SettingError("two groups would swap the same labels; give each its own pair")
     shifts = []
-    for first, second in pairs[:groups]:
-        labels = torch.arange(classes)
-        labels[[first, second]] = labels[[second, first]]
-        shifts.append(Shift(labels))
+    for first_label, second_label in pairs[:groups]:
+        # The identity, in which the two labels are exchanged.
+        shifted_labels = torch.arange(classes)
+        shifted_labels[[first_label, second_label]] = shifted_labels[[second_label, first_label]]
+        shifts.append(Shift(shifted_labels))
     return shifts
 
 
@@ -203,23 +208,26 @@ def rotated(images: torch.Tensor, angle: int) -> torch.Tensor:
     """
     if angle % 90 == 0:
         return torch.rot90(images, angle // 90, (2, 3)).contiguous()
+    # The matrix that ``affine_grid`` takes: from a place in the result to its place in the image.
     cosine = math.cos(math.radians(angle))
     sine = math.sin(math.radians(angle))
     rotation_matrix = torch.tensor([[cosine, -sine, 0.0], [sine, cosine, 0.0]])
     # What comes from outside the image is zero to ``grid_sample``, so black must be zero, too.
     black = images.amin(dim=(0, 2, 3), keepdim=True)
-    result = torch.empty_like(images)
+    rotated_images = torch.empty_like(images)
     for start in range(0, len(images), ROTATED_AT_ONCE):
-        positions = slice(start, start + ROTATED_AT_ONCE)
-        block = images[positions]
+        block_positions = slice(start, start + ROTATED_AT_ONCE)
+        image_block = images[block_positions]
         sampling_grid = torch.nn.functional.affine_grid(
-            rotation_matrix.expand(len(block), 2, 3), list(block.shape), align_corners=False
+            rotation_matrix.expand(len(image_block), 2, 3),
+            list(image_block.shape),
+            align_corners=False,
         )
         above_black = torch.nn.functional.grid_sample(
-            block - black, sampling_grid, align_corners=False
+            image_block - black, sampling_grid, align_corners=False
         )
-        result[positions] = above_black + black
-    return result
+        rotated_images[block_positions] = above_black + black
+    return rotated_images
 
 
 def rotations(groups: int, shape: Sequence[int], angles: Sequence[int] = ()) -> list[Shift]:
@@ -244,9 +252,10 @@ def rotations(groups: int, shape: Sequence[int], angles: Sequence[int] = ()) -> 
         raise SettingError(
             f"rotation needs square images, and the inputs have shape {tuple(shape)}"
         )
+    # Three groups have multiples of 90 degrees, too, by which images rotate exactly.
     if not angles:
-        step = 90 if groups == 3 else 360 / groups
-        angles = [round(step * group) for group in range(groups)]
+        angle_step = 90 if groups == 3 else 360 / groups
+        angles = [round(angle_step * group) for group in range(groups)]
     distinct_angles = [angle % 360 for angle in angles[:groups]]
     if len(set(distinct_angles)) < groups:
         raise SettingError(
@@ -306,11 +315,8 @@ def crop_and_flip(
     source_columns = source_columns + offsets[1][:, None]
     source_rows = torch.arange(height) + offsets[0][:, None]
     image_numbers = torch.arange(image_count)[:, None, None]
+    # Take each image's window from the image with a black margin.
     padded = torch.nn.functional.pad(images, (margin,) * 4)
-    return (
-        padded.permute(0, 2, 3, 1)[
-            image_numbers, source_rows[:, :, None], source_columns[:, None, :]
-        ]
-        .permute(0, 3, 1, 2)
-        .contiguous()
-    )
+    channels_last = padded.permute(0, 2, 3, 1)
+    windows = channels_last[image_numbers, source_rows[:, :, None], source_columns[:, None, :]]
+    return windows.permute(0, 3, 1, 2).contiguous()

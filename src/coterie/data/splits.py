@@ -57,14 +57,14 @@ def check_shares(train_share: float, validation_share: float, test: str) -> None
     Raises:
         SettingError: The shares are out of range.
     """
-    for name, share, lower_bound in (
+    for share_name, share, lower_bound in (
         ("train", train_share, "> 0"),
         ("validation", validation_share, ">= 0"),
     ):
         is_number = isinstance(share, int | float) and not isinstance(share, bool)
-        if not is_number or not (0 < share <= 1 or (share == 0 and name == "validation")):
+        if not is_number or not (0 < share <= 1 or (share == 0 and share_name == "validation")):
             raise SettingError(
-                f"{name} must be a number {lower_bound}, <= 1, the share of a client's examples, "
+                f"{share_name} must be a number {lower_bound}, <= 1, the share of a client's examples, "
                 f"got {share!r}"
             )
     total = train_share + validation_share
@@ -104,21 +104,27 @@ def hold_out(
     Raises:
         UserError: There are too few positions.
     """
+    # Round each share, but give each part that is wanted at least one position.
     validation_count = 0
     if validation_share:
         validation_count = max(round(validation_share * len(positions)), 1)
     max_train_count = len(positions) - validation_count - needs_test_part
     if max_train_count < 1:
-        needed = len(positions) - max_train_count + 1
+        min_count = len(positions) - max_train_count + 1
         advice = "leave it out" if own_data else "use fewer clients or other fractions"
         raise UserError(
             f"{client_name} has {count(len(positions), noun)}, too few to hold some out: it needs "
-            f"{needed} at least; {advice}"
+            f"{min_count} at least; {advice}"
         )
+    # Training comes first, then validation, and the rest is for tests.
     train_count = min(max(round(train_share * len(positions)), 1), max_train_count)
-    train, held_out = np.split(positions, [train_count])
-    validation, rest = np.split(held_out, [validation_count])
-    return train, validation, rest if needs_test_part else positions[:0]
+    train_positions, held_out_positions = np.split(positions, [train_count])
+    validation_positions, test_positions = np.split(held_out_positions, [validation_count])
+    return (
+        train_positions,
+        validation_positions,
+        test_positions if needs_test_part else positions[:0],
+    )
 
 
 @dataclass
@@ -153,14 +159,16 @@ class Selections:
         """
         classes, counts = np.unique(labels, return_counts=True)
         # All that the selection depends on.
-        key: tuple[Hashable, ...] = (shared_meta,)
+        selection_key: tuple[Hashable, ...] = (shared_meta,)
         if rule != "whole":
-            key += (tuple(classes.tolist()),)
+            selection_key += (tuple(classes.tolist()),)
         if rule == "own":
-            key += (tuple(counts.tolist()),)
-        if key not in self.kept:
-            self.kept[key] = torch.from_numpy(self._selected(rule, classes, counts, shared_meta))
-        return self.kept[key]
+            selection_key += (tuple(counts.tolist()),)
+        if selection_key not in self.kept:
+            self.kept[selection_key] = torch.from_numpy(
+                self._selected(rule, classes, counts, shared_meta)
+            )
+        return self.kept[selection_key]
 
     def _selected(
         self,
@@ -170,6 +178,7 @@ class Selections:
         shared_meta: tuple[str, int] | None,
     ) -> np.ndarray:
         """The positions that :meth:`rows` returns for a client with these classes and counts."""
+        # Examples of the client's domain, then of its classes, then in its class proportions.
         is_eligible = np.ones(len(self.pool), bool)
         if shared_meta is not None:
             column, value = shared_meta
@@ -201,16 +210,17 @@ def in_proportion(
     Returns:
         The selected positions, in the order of the pool.
     """
+    # The eligible examples of each class, of which the first ones are taken.
     positions_of_classes = [eligible[labels[eligible] == label] for label in classes]
     available = np.array([len(positions) for positions in positions_of_classes])
     # The scarcest class, among those that matter, limits the others.
     is_limiting = counts >= 0.01 * counts.sum()
-    scale = (available / counts)[is_limiting].min()
-    selected_counts = np.minimum(np.floor(counts * scale + 1e-9).astype(int), available)
-    selected = []
+    common_scale = (available / counts)[is_limiting].min()
+    selected_counts = np.minimum(np.floor(counts * common_scale + 1e-9).astype(int), available)
+    selected_positions = []
     for positions, selected_count in zip(positions_of_classes, selected_counts, strict=True):
-        selected.append(positions[:selected_count])
-    return np.sort(np.concatenate(selected))
+        selected_positions.append(positions[:selected_count])
+    return np.sort(np.concatenate(selected_positions))
 
 
 @dataclass
@@ -236,6 +246,7 @@ class Views:
             parts: Positions of each client, which do not overlap.
             groups: The group of each client, ``(n,)``.
         """
+        # Without different rotations there is nothing to rotate.
         if len({shift.angle for shift in self.shifts}) < 2:
             return
         rotated_inputs = self.pool.inputs.clone()
@@ -250,13 +261,15 @@ class Views:
 
     def split(self, index: torch.Tensor, group: int) -> Split:
         """The examples at ``index`` as ``group`` sees them; the same ``index`` object gives the same split."""
-        key = (id(index), group)
-        if key not in self.made:
+        split_key = (id(index), group)
+        if split_key not in self.made:
+            # Inputs are shared by all clients of an angle; targets are computed for this selection.
             shift = self.shifts[group]
+            # With drift an example may be seen under several angles, each with a rotated pool.
             if shift.angle not in self.turned:
                 self.turned[shift.angle] = shift.inputs(self.pool.inputs)
             true_targets = self.pool.meta[shift.column] if shift.column else self.pool.targets
-            self.made[key] = Split(
+            self.made[split_key] = Split(
                 self.turned[shift.angle], index, shift.targets(true_targets[index])
             )
-        return self.made[key]
+        return self.made[split_key]

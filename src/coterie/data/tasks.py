@@ -56,8 +56,8 @@ def in_order(names: Iterable[str]) -> list[str]:
         (['9', '10'], ['ward 10', 'ward 9'])
     """
     names = list(names)
-    all_whole = all(WHOLE_NUMBER.fullmatch(name) for name in names)
-    return sorted(names, key=lambda name: (int(name) if all_whole else 0, name))
+    are_whole_numbers = all(WHOLE_NUMBER.fullmatch(name) for name in names)
+    return sorted(names, key=lambda name: (int(name) if are_whole_numbers else 0, name))
 
 
 def encoded(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
@@ -70,11 +70,13 @@ def encoded(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
         The number of each row's value ``(N,)``, and the values as text, in the order of
         :func:`in_order`.
     """
-    distinct_values, codes = np.unique(values, return_inverse=True)
-    names = [str(value) for value in distinct_values]
-    ordered_names = in_order(names)
+    distinct_values, code_of_row = np.unique(values, return_inverse=True)
+    distinct_names = [str(value) for value in distinct_values]
+    ordered_names = in_order(distinct_names)
     number_of_name = {name: number for number, name in enumerate(ordered_names)}
-    return np.array([number_of_name[name] for name in names], np.int64)[codes], ordered_names
+    return np.array([number_of_name[name] for name in distinct_names], np.int64)[
+        code_of_row
+    ], ordered_names
 
 
 def targets(
@@ -99,44 +101,48 @@ def targets(
     """
     if task not in TASKS:
         raise SettingError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
-    type_kinds = {values.dtype.kind for values in columns.values()}
+    # Decide what the columns are: the task says it, or their type does.
+    type_kinds = {column_values.dtype.kind for column_values in columns.values()}
     predicts_numbers = task == "regression" or (task == "auto" and type_kinds == {"f"})
     if task == "auto" and predicts_numbers and len(columns) == 1:
-        ((name, values),) = columns.items()
-        if np.isin(values, (0, 1)).all():
+        ((column_name, column_values),) = columns.items()
+        if np.isin(column_values, (0, 1)).all():
             raise UserError(
-                f"{source}: the target {name} has floats, all of them 0 or 1: set task = "
+                f"{source}: the target {column_name} has floats, all of them 0 or 1: set task = "
                 "classification, or regression if they are numbers to predict"
             )
     # One column with classes.
     if len(columns) == 1 and not predicts_numbers:
-        ((name, values),) = columns.items()
-        return _classes(f"{source}: the target {name}", values)
+        ((column_name, column_values),) = columns.items()
+        return _classes(f"{source}: the target {column_name}", column_values)
     # Otherwise each column is one output, a number or a label of 0 or 1.
-    for name, values in columns.items():
-        if values.dtype.kind == "O":
+    for column_name, column_values in columns.items():
+        if column_values.dtype.kind == "O":
             advice = "a target of its own" if len(columns) > 1 else "for classification"
             raise UserError(
-                f"{source}: the target {name} is text ({values[0]!r}), which can only be {advice}"
+                f"{source}: the target {column_name} is text ({column_values[0]!r}), which can only be {advice}"
             )
-        if not predicts_numbers and not np.isin(values, (0, 1)).all():
+        if not predicts_numbers and not np.isin(column_values, (0, 1)).all():
             raise UserError(
-                f"{source}: several targets must be labels of 0 and 1, or floats, and {name} is "
+                f"{source}: several targets must be labels of 0 and 1, or floats, and {column_name} is "
                 "neither; if they are numbers to predict, set task = regression"
             )
     if predicts_numbers:
-        for name, values in columns.items():
+        for column_name, column_values in columns.items():
             # Others are refused below.
-            if np.isfinite(values).all():
-                check_distinct(values[:, None], f"{source}: the target", [name])
+            if np.isfinite(column_values).all():
+                check_distinct(column_values[:, None], f"{source}: the target", [column_name])
+    # Numbers that are too large for float32 become infinite, and are refused.
     with np.errstate(over="ignore"):
-        target_matrix = np.column_stack([values.astype(np.float32) for values in columns.values()])
+        target_matrix = np.column_stack(
+            [column_values.astype(np.float32) for column_values in columns.values()]
+        )
     if not np.isfinite(target_matrix).all():
         raise UserError(
             f"{source}: the targets {', '.join(columns)} must be finite numbers in float32"
         )
-    kind = "regression" if predicts_numbers else "multi-label"
-    return torch.from_numpy(target_matrix), PredictionTask(kind, len(columns))
+    task_kind = "regression" if predicts_numbers else "multi-label"
+    return torch.from_numpy(target_matrix), PredictionTask(task_kind, len(columns))
 
 
 MANY_CLASSES = 20
@@ -175,6 +181,7 @@ def hint(values: np.ndarray, task: PredictionTask, name: str, classes: str, numb
     """
     if values.dtype.kind not in "iuf" or values.ndim != 1:
         return ""
+    # Only the values are looked at; what was decided stays.
     distinct_count = len(np.unique(values))
     look_like_numbers = like_numbers(distinct_count, len(values))
     if task.kind == "classification" and values.dtype.kind in "iu" and look_like_numbers:
@@ -198,15 +205,20 @@ def _classes(source: str, values: np.ndarray) -> tuple[torch.Tensor, PredictionT
                 f"{source} must hold whole numbers to be classes; for numbers to predict, set task = regression"
             )
         values = values.astype(np.int64)
-    codes, names = encoded(values)
-    if len(names) < 2:
-        raise UserError(f"{source} must have at least two classes, and all rows have {names[0]!r}")
-    if len(names) > max(FEW_CLASSES, len(values) // 2):
+    # Very many classes, or a single one, are probably another kind of column.
+    code_of_row, class_names = encoded(values)
+    if len(class_names) < 2:
         raise UserError(
-            f"{source} has {len(names):,} different values in {len(values):,} rows, too many to be classes; is it an id? For "
-            "numbers to predict, set task = regression"
+            f"{source} must have at least two classes, and all rows have {class_names[0]!r}"
         )
-    return torch.from_numpy(codes), PredictionTask("classification", len(names), tuple(names))
+    if len(class_names) > max(FEW_CLASSES, len(values) // 2):
+        raise UserError(
+            f"{source} has {len(class_names):,} different values in {len(values):,} rows, too many "
+            "to be classes; is it an id? For numbers to predict, set task = regression"
+        )
+    return torch.from_numpy(code_of_row), PredictionTask(
+        "classification", len(class_names), tuple(class_names)
+    )
 
 
 def as_before(
@@ -226,6 +238,7 @@ def as_before(
     Raises:
         UserError: A class is new, or the task is another.
     """
+    # The task must be that of the earlier world, and its classes must all be known there.
     if earlier.get("task", task.kind) != task.kind:
         raise UserError(
             f"{source} is for {task.kind}, and that of the earlier world for {earlier['task']}: set task, or its type"
@@ -239,6 +252,7 @@ def as_before(
         )
     if not earlier_classes:
         return outputs, task
+    # From this table's numbers to the earlier world's.
     output_of_class = torch.tensor([earlier_classes.index(name) for name in task.classes])
     earlier_task = PredictionTask(task.kind, len(earlier_classes), tuple(earlier_classes))
     return output_of_class[outputs], earlier_task

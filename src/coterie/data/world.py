@@ -57,6 +57,7 @@ class Split:
     spans: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
+        # Items read their targets themselves; all other examples need targets here.
         if self.targets is None and not isinstance(self.inputs, Items):
             raise ValueError("a split needs targets, unless its inputs are Items")
         if self.targets is not None and len(self.index) != size(self.targets):
@@ -157,18 +158,18 @@ class ClientData:
     schema: Schema | None = None
 
     def __post_init__(self) -> None:
-        for part in SPLITS:
-            value = getattr(self, part)
-            if not isinstance(value, Split):
+        for split_name in SPLITS:
+            split = getattr(self, split_name)
+            if not isinstance(split, Split):
                 raise SettingError(
-                    f"ClientData.{part} must be a coterie.Split, such as coterie.whole(x, y), "
-                    f"got {brief(value)}"
+                    f"ClientData.{split_name} must be a coterie.Split, such as coterie.whole(x, y), "
+                    f"got {brief(split)}"
                 )
 
     def __repr__(self) -> str:
-        name = f" {printable(self.name)}" if self.name else ""
-        sizes = (f"{len(getattr(self, part)):,} {part}" for part in SPLITS)
-        return f"<ClientData{name}: {', '.join(sizes)} examples>"
+        shown_name = f" {printable(self.name)}" if self.name else ""
+        split_sizes = (f"{len(getattr(self, split_name)):,} {split_name}" for split_name in SPLITS)
+        return f"<ClientData{shown_name}: {', '.join(split_sizes)} examples>"
 
 
 @public
@@ -215,10 +216,11 @@ class Drift:
 
 def clients_of_concepts(concepts: Mapping[Client, int]) -> list[list[Client]]:
     """Return the clients of each concept, from client -> concept."""
-    members: dict[int, list[Client]] = {}
+    # A dict keeps the concepts in the order of their first clients.
+    clients_of_concept: dict[int, list[Client]] = {}
     for client, concept in concepts.items():
-        members.setdefault(concept, []).append(client)
-    return list(members.values())
+        clients_of_concept.setdefault(concept, []).append(client)
+    return list(clients_of_concept.values())
 
 
 OF_A_WORLD = ("training", "truth", "augment", "attendance", "attacks", "buffers", "about", "drift")
@@ -276,11 +278,13 @@ class World:
     hints: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        # First what the next steps read.
         self._check_types_of_clients()
         # From here on, clients have ids everywhere, also those that were given by name.
         self._take_names()
         self._take_ids()
         self._check_types()
+        # The choice of buffers becomes part of the function that makes the model.
         if self.buffers is not None:
             object.__setattr__(self, "model", averaging(self.model, self.buffers))
             object.__setattr__(self, "buffers", None)
@@ -304,13 +308,16 @@ class World:
 
     def _check_types_of_clients(self) -> None:
         """Check the types of ``clients`` and ``attendance``, which the next steps read."""
-        wrong: list[Any] = [self.clients]
+        # A list of what is wrong, because None may be among the wrong values.
+        wrong_values: list[Any] = [self.clients]
         if isinstance(self.clients, Mapping):
-            wrong = [data for data in self.clients.values() if not isinstance(data, ClientData)]
-        if wrong:
+            wrong_values = [
+                data for data in self.clients.values() if not isinstance(data, ClientData)
+            ]
+        if wrong_values:
             raise SettingError(
                 "World.clients must be a mapping from ids or names to coterie.ClientData, "
-                f"got {brief(wrong[0])}"
+                f"got {brief(wrong_values[0])}"
             )
         if not isinstance(self.attendance, Attendance):
             raise SettingError(
@@ -320,10 +327,10 @@ class World:
     def _check_types(self) -> None:
         """Check the types of ``training``, ``objective`` and ``model``."""
         for field_name, expected_type in (("training", Training), ("objective", Objective)):
-            value = getattr(self, field_name)
-            if not isinstance(value, expected_type):
+            field_value = getattr(self, field_name)
+            if not isinstance(field_value, expected_type):
                 raise SettingError(
-                    f"World.{field_name} must be a coterie.{expected_type.__name__}, got {value!r:.60}"
+                    f"World.{field_name} must be a coterie.{expected_type.__name__}, got {field_value!r:.60}"
                 )
         check_maker(self.model, "World.model")
 
@@ -348,10 +355,11 @@ class World:
         """Sort the true groups, give named clients in them their ids, and check that they have each client once."""
         if self.truth is None:
             return
+        # Names become ids; what is no name stays, and is checked below.
         ids: Mapping[Any, Client] = self.ids
         try:
-            truth = [[ids.get(client, client) for client in group] for group in self.truth]
-            groups_per_client = Counter(client for group in truth for client in group)
+            truth_by_ids = [[ids.get(client, client) for client in group] for group in self.truth]
+            groups_per_client = Counter(client for group in truth_by_ids for client in group)
         except TypeError:
             raise SettingError(
                 "World.truth must be groups of clients, such as [[0, 1], [2]], "
@@ -365,13 +373,14 @@ class World:
                     f"World.truth has client {self.name(client)} {group_count} times: true groups "
                     "must not overlap"
                 )
+        # A true group must be known for each client, or for none.
         missing_clients = set(self.clients) - set(groups_per_client)
         if missing_clients:
             raise SettingError(
                 f"World.truth lacks client {self.name(min(missing_clients))}: every client must be "
                 "in a true group"
             )
-        object.__setattr__(self, "truth", as_groups(truth))
+        object.__setattr__(self, "truth", as_groups(truth_by_ids))
 
     @property
     def steps(self) -> Sequence[Mapping[Client, ClientData]]:
@@ -389,36 +398,40 @@ class World:
     def _take_names(self) -> None:
         """Give clients with names ids, and check the names."""
         given_keys: Iterable[Any] = self.clients
+        # NumPy's integers become Python's.
         if any(isinstance(key, np.integer) for key in given_keys):
-            keys = [int(key) if isinstance(key, np.integer) else key for key in given_keys]
-            object.__setattr__(self, "clients", dict(zip(keys, self.clients.values(), strict=True)))
+            plain_keys = [int(key) if isinstance(key, np.integer) else key for key in given_keys]
+            object.__setattr__(
+                self, "clients", dict(zip(plain_keys, self.clients.values(), strict=True))
+            )
         if any(isinstance(key, str) for key in self.clients):
             self._number_named_clients()
         # The names may also have come with the clients' data.
-        names = [data.name for data in self.clients.values() if data.name]
-        if names and len(names) < len(self.clients):
+        client_names = [data.name for data in self.clients.values() if data.name]
+        if client_names and len(client_names) < len(self.clients):
             raise SettingError(
-                f"either all clients have a name or none, and {len(names)} of "
+                f"either all clients have a name or none, and {len(client_names)} of "
                 f"{len(self.clients)} have one"
             )
-        for name in names:
-            check_name(name, "clients")
-        if len(set(names)) < len(names):
-            repeated = next(name for name in names if names.count(name) > 1)
-            raise SettingError(f"two clients have the name {repeated!r}; names must differ")
-        check_unlike(names, "clients")
+        for client_name in client_names:
+            check_name(client_name, "clients")
+        for client_name, occurrences in Counter(client_names).items():
+            if occurrences > 1:
+                raise SettingError(f"two clients have the name {client_name!r}; names must differ")
+        check_unlike(client_names, "clients")
 
     def _number_named_clients(self) -> None:
         """Give the ids 0, 1, ... to clients whose keys are names, in their order."""
         named_clients: dict[Client, ClientData] = {}
-        for client, (key, data) in enumerate(self.clients.items()):
-            check_name(str(key), "clients")
-            named_clients[client] = replace(data, name=str(key))
+        for client, (given_name, data) in enumerate(self.clients.items()):
+            check_name(str(given_name), "clients")
+            named_clients[client] = replace(data, name=str(given_name))
+        # Attendance, attacks and truth may refer to clients by these names.
         about_clients = {field_name: getattr(self, field_name) for field_name in ABOUT_CLIENTS}
         about_clients = by_names(about_clients, self.clients)
         object.__setattr__(self, "clients", named_clients)
-        for field_name, value in about_clients.items():
-            object.__setattr__(self, field_name, value)
+        for field_name, field_value in about_clients.items():
+            object.__setattr__(self, field_name, field_value)
 
     def _take_ids(self) -> None:
         """Give named clients in the attendance and the attacks their ids, and check that each of them exists."""
@@ -428,20 +441,20 @@ class World:
         object.__setattr__(self, "attendance", replace(attendance, joins=joins, away=away))
         object.__setattr__(self, "attacks", self._by_id(self.attacks, "World.attacks"))
 
-    def _by_id(self, table: Mapping[Any, Any], owner: str) -> dict[Client, Any]:
+    def _by_id(self, value_by_name_or_id: Mapping[Any, Any], owner: str) -> dict[Client, Any]:
         """A table of clients by name or id, by id alone; ``owner`` is what messages call it."""
         ids = self.ids
-        values: dict[Client, Any] = {}
-        for name_or_id, value in table.items():
+        value_by_id: dict[Client, Any] = {}
+        for name_or_id, value in value_by_name_or_id.items():
             client = id_of(owner, name_or_id, ids) if isinstance(name_or_id, str) else name_or_id
             if client not in self.clients:
                 raise SettingError(f"{owner} has client {name_or_id!r}, which does not exist")
-            if client in values:
+            if client in value_by_id:
                 raise SettingError(
                     f"{owner} has client {self.name(client)} twice, by its name and by its id"
                 )
-            values[client] = value
-        return values
+            value_by_id[client] = value
+        return value_by_id
 
     @property
     def client_names(self) -> dict[Client, str]:
@@ -458,34 +471,37 @@ class World:
         return self.clients[client].name or str(client)
 
     def __repr__(self) -> str:
-        examples_of = {
-            part: sum(len(getattr(data, part)) for data in self.clients.values()) for part in SPLITS
-        }
-        sizes = (
+        # Examples of all clients together.
+        examples_of: Counter[str] = Counter()
+        for data in self.clients.values():
+            for split_name in SPLITS:
+                examples_of[split_name] += len(getattr(data, split_name))
+        split_sizes = (
             f"{examples_of['train']:,} train, {examples_of['validation']:,} validation and "
             f"{examples_of['test']:,} test examples"
         )
-        truth = ""
+        truth_words = ""
         if self.drift is not None:
             time_steps = count(len(self.drift.data), "time step")
-            truth = f"; {time_steps} of {count(self.drift.period, 'round')}"
+            truth_words = f"; {time_steps} of {count(self.drift.period, 'round')}"
         elif self.truth is not None:
-            truth = f"; {count(len(self.truth), 'true group')}"
-        names = some([self.name(client) for client in self.clients])
-        clients = count(len(self.clients), "client")
-        return f"<World of {clients}: {names}; {sizes}; metric {self.objective.main}{truth}>"
+            truth_words = f"; {count(len(self.truth), 'true group')}"
+        shown_names = some([self.name(client) for client in self.clients])
+        client_count = count(len(self.clients), "client")
+        return f"<World of {client_count}: {shown_names}; {split_sizes}; metric {self.objective.main}{truth_words}>"
 
     def _repr_html_(self) -> str:
-        group_of: dict[Client, int] = {}
+        # A row for each client, with its true group if it is known.
+        group_of_client: dict[Client, int] = {}
         for number, members in enumerate(self.truth or ()):
-            group_of |= dict.fromkeys(members, number)
+            group_of_client |= dict.fromkeys(members, number)
         table_rows = []
         for client, data in self.clients.items():
-            row: dict[str, Any] = {"client": self.name(client)}
-            row |= {part: len(getattr(data, part)) for part in SPLITS}
-            if group_of:
-                row["true group"] = group_of.get(client)
-            table_rows.append(row)
+            table_row: dict[str, Any] = {"client": self.name(client)}
+            table_row |= {split_name: len(getattr(data, split_name)) for split_name in SPLITS}
+            if group_of_client:
+                table_row["true group"] = group_of_client.get(client)
+            table_rows.append(table_row)
         return table(repr(self)[1:-1], table_rows)
 
 
@@ -503,25 +519,29 @@ def by_names(fields: Mapping[str, Any], names: Iterable[Any]) -> dict[str, Any]:
     Returns:
         The fields, in which such a number is a text.
     """
+    # Only where every name is a number, a number may be meant as a name.
     labels_of_clients = labels(dict(enumerate(map(str, names))))
     if not all(isinstance(label, int) for label in labels_of_clients.values()):
         return dict(fields)
-    renamed = dict(fields)
+    renamed_fields = dict(fields)
+    # Arguments of another type stay as they are, and are refused by the World.
     attendance = fields.get("attendance")
     if isinstance(attendance, Attendance):
-        renamed["attendance"] = replace(
+        renamed_fields["attendance"] = replace(
             attendance, joins=_by_name(attendance.joins), away=_by_name(attendance.away)
         )
     attacks = fields.get("attacks")
     if isinstance(attacks, Mapping):
-        renamed["attacks"] = _by_name(attacks)
+        renamed_fields["attacks"] = _by_name(attacks)
     truth = fields.get("truth")
     if isinstance(truth, list | tuple):
-        renamed["truth"] = [
-            list(map(_as_name, group)) if isinstance(group, list | tuple) else group
-            for group in truth
-        ]
-    return renamed
+        named_groups = []
+        for group in truth:
+            if isinstance(group, list | tuple):
+                group = list(map(_as_name, group))
+            named_groups.append(group)
+        renamed_fields["truth"] = named_groups
+    return renamed_fields
 
 
 def _by_name(values: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -536,16 +556,19 @@ def _as_name(client: Any) -> Any:
 
 def _unwritable(value: Any) -> str | None:
     """The first value among facts that a record cannot hold, in words; None if there is none."""
+    # Tables need names, and lists and tables are searched to their ends.
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
                 return repr(key)
-    if isinstance(value, Mapping | list | tuple):
-        for inner_value in value.values() if isinstance(value, Mapping) else value:
+        return _unwritable(list(value.values()))
+    if isinstance(value, list | tuple):
+        for inner_value in value:
             unwritable = _unwritable(inner_value)
             if unwritable is not None:
                 return unwritable
         return None
+    # JSON has no NaN and no infinity.
     is_writable = isinstance(value, str | int) or (
         isinstance(value, float) and math.isfinite(value)
     )
@@ -562,7 +585,9 @@ def check_name(name: str, owner: str) -> None:
     Raises:
         SettingError: The name is long or empty, or has characters that no file can hold.
     """
-    has_control_character = any(letter < " " or "\ud800" <= letter <= "\udfff" for letter in name)
+    has_control_character = any(
+        character < " " or "\ud800" <= character <= "\udfff" for character in name
+    )
     if len(name) > LONGEST_NAME or not name.strip() or has_control_character:
         raise SettingError(
             f"{owner}: names must have at most {LONGEST_NAME} characters and no control "
@@ -587,19 +612,22 @@ def with_attacks(world: World, attacks: Mapping[Client, Attack]) -> World:
     Raises:
         SettingError: label-flip has no class labels to flip.
     """
-    flipping = [client for client, attack in attacks.items() if attack.kind == "label-flip"]
-    if not flipping:
+    flipping_clients = [client for client, attack in attacks.items() if attack.kind == "label-flip"]
+    if not flipping_clients:
         return replace(world, attacks=attacks) if attacks else world
     # Labels are flipped in every time step; a drift keeps the steps.
-    steps = [_with_flipped_labels(world, clients, flipping) for clients in world.steps]
-    drift = None if world.drift is None else replace(world.drift, data=steps)
-    return replace(world, attacks=attacks, clients=steps[0], drift=drift)
+    clients_of_steps = [
+        _with_flipped_labels(world, clients, flipping_clients) for clients in world.steps
+    ]
+    drift = None if world.drift is None else replace(world.drift, data=clients_of_steps)
+    return replace(world, attacks=attacks, clients=clients_of_steps[0], drift=drift)
 
 
 def _with_flipped_labels(
-    world: World, clients: Mapping[Client, ClientData], flipping: Collection[Client]
+    world: World, clients: Mapping[Client, ClientData], flipping_clients: Collection[Client]
 ) -> dict[Client, ClientData]:
     """All clients of a time step; adversaries flip the labels that they train and validate on."""
+    # Labels can be flipped only if they are classes, of which the model knows the number.
     model_description = described(world.model)
     has_other_targets = any(data.train.targets.ndim > 1 for data in clients.values())
     if model_description is None or has_other_targets:
@@ -608,14 +636,14 @@ def _with_flipped_labels(
             "other targets"
         )
     class_count = model_description["classes"]
-    result = dict(clients)
-    for client in flipping:
+    changed_clients = dict(clients)
+    for client in flipping_clients:
         data = clients[client]
         train_labels = flipped(data.train.targets, class_count)
         validation_labels = flipped(data.validation.targets, class_count)
-        result[client] = replace(
+        changed_clients[client] = replace(
             data,
             train=replace(data.train, targets=train_labels),
             validation=replace(data.validation, targets=validation_labels),
         )
-    return result
+    return changed_clients
