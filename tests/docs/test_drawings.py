@@ -10,7 +10,7 @@ import pytest
 
 import coterie
 from tools.docs.charts import all_charts
-from tools.docs.drawings import choose, idea
+from tools.docs.drawings import choose, concepts, idea
 from tools.docs.drawings.all_drawings import FIGURES, drawn
 from tools.docs.drawings.methods import METHOD_DRAWINGS
 
@@ -79,6 +79,38 @@ def test_the_idea_has_the_number_of_training_alone() -> None:
     accuracies = [scores["accuracy"] for scores in last.scores.values()]
     mean = sum(accuracies) / len(accuracies)
     assert round(mean, 3) == idea.ALONE_ACCURACY
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "losses"),
+    [
+        ("fedavg", concepts.ONE_MODEL),
+        ("split-half", concepts.GROUPS_LOSS),
+        ("independent", concepts.ALONE),
+    ],
+)
+def test_autos_picture_has_measured_losses(method: str, losses: tuple[float, ...]) -> None:
+    rounds = coterie.run(method, "digits/label-permutation", rounds=len(losses), seed=0)
+    measured = []
+    for done in rounds:
+        assert done.scores is not None
+        measured.append(sum(scores["loss"] for scores in done.scores.values()) / len(done.scores))
+    assert measured == pytest.approx(losses, abs=0.02)
+
+
+@pytest.mark.slow
+def test_autos_picture_has_the_rounds_of_its_notes() -> None:
+    rounds = list(coterie.run("auto", "digits/label-permutation", rounds=concepts.DROP_ROUND))
+    kinds = {(done.number, note.kind) for done in rounds for note in done.notes}
+    assert {number for number, kind in kinds if kind == "lead"} == {concepts.LEAD_ROUND}
+    assert {number for number, kind in kinds if kind == "drop"} == {concepts.DROP_ROUND}
+    found = [
+        done.number
+        for done in rounds
+        if any("p of two probes" in note.text and "<" in note.text for note in done.notes)
+    ]
+    assert found[0] == concepts.FOUND_ROUND
 
 
 def test_every_method_has_a_picture() -> None:

@@ -318,13 +318,14 @@ def concept_auto() -> Drawing:
     """What auto trains and what serves the clients, over the first rounds of the demonstration."""
     drawing = Drawing(
         WIDTH,
-        352,
+        380,
         "Auto over time: one model first, groups when they are better",
         "Test losses over the first 16 rounds of the demonstration, seed 0, of one model (fedavg), "
         "groups (split-half) and training alone (independent), each measured in a run of its own. "
         "One model serves the clients first. A test in rounds 2 and 3 finds groups. From round 4 "
         "on the groups' models serve, because their loss on held-out examples is lower by more "
-        "than a standard error. In round 12 the one model and training alone are dropped.",
+        "than a standard error. In round 12 the one model and training alone are dropped. Personal models, which auto "
+        "trains beside the one model and the groups, are not shown.",
     )
     drawing.text(CHART_LEFT, 36, "loss", colour="quiet")
     drawing.line((CHART_LEFT, CHART_TOP), (CHART_LEFT, CHART_BASE), (CHART_RIGHT, CHART_BASE))
@@ -365,6 +366,12 @@ def _served(drawing: Drawing) -> None:
     ):
         step(drawing, x, 326, place + 1)
         drawing.text(x + 18, 331, words)
+    drawing.text(
+        19,
+        362,
+        "Not shown: personal models, beside the one model and beside the groups.",
+        colour="quiet",
+    )
 
 
 def _x(number: float) -> float:
