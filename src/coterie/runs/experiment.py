@@ -185,12 +185,13 @@ class Experiment:
     origin: Origin | None = dataclasses.field(default=None, compare=False)
 
     def __repr__(self) -> str:
-        methods = some([method.name for method in self.methods])
-        seeds = some(self.seeds)
-        return f"<Experiment: {methods} over {self.scenario}; seeds {seeds}; {count(self.rounds, 'round')}>"
+        method_names = some([method.name for method in self.methods])
+        seed_words = some(self.seeds)
+        return f"<Experiment: {method_names} over {self.scenario}; seeds {seed_words}; {count(self.rounds, 'round')}>"
 
     def __post_init__(self) -> None:
         check(self)
+        # Two equal seeds would be the same run twice, in one folder.
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise SettingError(
                 f"Experiment.seeds must be at least one, all different, got {list(self.seeds)}"
@@ -203,6 +204,7 @@ class Experiment:
             raise SettingError(
                 f"Experiment.address needs engine ray, got {self.address!r} with engine {self.engine}"
             )
+        # Each engine says which settings it does not support.
         if self.engine == "flower":
             self._check_flower()
         elif self.engine != "inprocess":
@@ -210,13 +212,14 @@ class Experiment:
 
     def _check_flower(self) -> None:
         """Raise an error if Flower is not installed, or if a setting is one that its clients do not support."""
-        if any(importlib.util.find_spec(package) is None for package in ("flwr", "ray")):
+        if any(importlib.util.find_spec(package_name) is None for package_name in ("flwr", "ray")):
             raise UserError("engine flower needs Flower and Ray: pip install 'coterie[flower]'")
-        for name, supported in (("width", None), ("device", "cpu"), ("precision", "fp32")):
-            value = getattr(self, name)
-            if value not in (None, supported):
+        # Each of Flower's clients trains alone, on the processor.
+        for setting_name, supported in (("width", None), ("device", "cpu"), ("precision", "fp32")):
+            setting_value = getattr(self, setting_name)
+            if setting_value not in (None, supported):
                 raise SettingError(
-                    f"Experiment.{name} needs engine inprocess, got {value} with engine flower"
+                    f"Experiment.{setting_name} needs engine inprocess, got {setting_value} with engine flower"
                 )
         if isinstance(self.setup, OwnWorld):
             # Each client's process makes the world anew.
@@ -265,17 +268,17 @@ class Experiment:
         if attendance.leavers and attendance.leave and attendance.leave[0] > self.rounds:
             raise SettingError(f"Scenario.leave {list(attendance.leave)} {after_last_round} leave")
 
-    def check_consent(self, model: str) -> None:
+    def check_consent(self, model_name: str) -> None:
         """Check that the caller allows the import of a model, or of the scenario, that a recorded file names.
 
         Args:
-            model: The name of the model.
+            model_name: The name of the model.
 
         Raises:
             UserError: The name stands for code, and the caller has not allowed its import.
         """
         if self.origin is not None and not self.origin.trusted:
-            nets.check_consent(model, self.origin.file)
+            nets.check_consent(model_name, self.origin.file)
             self.origin.check_scenario(self.setup)
 
     def check_secret(self) -> None:
@@ -284,6 +287,7 @@ class Experiment:
         Raises:
             UserError: The secret is missing or is another one.
         """
+        # A new experiment may have any secret, and a recorded one without a secret none.
         origin = self.origin
         if origin is None or origin.secret is None:
             return
@@ -312,20 +316,21 @@ class Experiment:
         If there are none, :func:`make` gives this experiment again.
         """
         # The scenario and the methods by name, each with all of its settings.
-        scenario: dict[str, Any] = {"name": self.scenario}
+        scenario_table: dict[str, Any] = {"name": self.scenario}
         if isinstance(self.setup, Scenario):
-            scenario |= plain(self.setup, without=("training",))
-        tables: Spec = {"scenario": scenario}
+            scenario_table |= plain(self.setup, without=("training",))
+        tables: Spec = {"scenario": scenario_table}
         tables["methods"] = [{"name": method.name, **plain(method)} for method in self.methods]
-        for name in PLAIN_SETTINGS:
-            value = getattr(self, name)
-            if name != "address" and value is not None:
-                tables[name] = value
+        # TOML has no value for None, so such settings are left out.
+        for setting_name in PLAIN_SETTINGS:
+            setting_value = getattr(self, setting_name)
+            if setting_name != "address" and setting_value is not None:
+                tables[setting_name] = setting_value
         tables["seeds"] = list(self.seeds)
         # A record never has the secret, and the address of a cluster is this user's.
-        hidden = ("secret",) if self.boundary.secret is not None else ()
+        hidden_names = ("secret",) if self.boundary.secret is not None else ()
         tables["training"] = plain(self.training)
-        tables["boundary"] = plain(self.boundary, without=hidden)
+        tables["boundary"] = plain(self.boundary, without=hidden_names)
         tables["robust"] = plain(self.robust)
         return tables
 
@@ -419,46 +424,47 @@ def read(path: Path | str, *, trust_code: bool = False, secret: int | None = Non
     document = read_any(path)
     if not document:
         raise UserError(f"{path} is empty: it does not describe an experiment")
-    recorded: dict[str, Any] = {}
+    origin_entry: dict[str, Any] = {}
     if "schema" in document:
         document, origin = _without_record(document, path, trust_code, secret)
-        recorded["origin"] = origin
+        origin_entry["origin"] = origin
     elif path.name == RUN_FILE or (path.parent / ROUNDS_FILE).exists() or _of_runs(path):
         # It may be another person's.
-        hint = f"keep your own experiment files outside run directories, and do not name them {RUN_FILE}"
-        raise UserError(f"{path} has no schema version, so Coterie did not record it; {hint}")
+        place_hint = f"keep your own experiment files outside run directories, and do not name them {RUN_FILE}"
+        raise UserError(f"{path} has no schema version, so Coterie did not record it; {place_hint}")
+    # Messages about the content of a file begin with its path.
     try:
-        return {**normal(document), **recorded}
+        return {**normal(document), **origin_entry}
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
 
 
 def _without_record(
-    document: Mapping[str, Any], path: Path, trust_code: bool, secret: int | None
+    document: Mapping[str, Any], file_path: Path, trust_code: bool, secret: int | None
 ) -> tuple[dict[str, Any], Origin]:
     """The experiment in a recorded file, which has other entries besides, and where it is from."""
     # Whoever answers at an address could run code here.
     if "address" in document:
         raise UserError(
-            f"{path} has an address of a Ray cluster, which Coterie does not record: it was changed"
+            f"{file_path} has an address of a Ray cluster, which Coterie does not record: it was changed"
         )
-    tables = {
-        key: value
-        for key, value in document.items()
-        if key not in ("schema", "world", "versions", "secret")
-    }
+    tables = dict(document)
+    for entry_name in ("schema", "world", "versions", "secret"):
+        tables.pop(entry_name, None)
     # The record has a digest of the secret; the secret comes from the caller.
     recorded_secret = document.get("secret")
     if recorded_secret is not None:
         given_secret = secret_of_environment() if secret is None else secret
         if given_secret is not None:
             tables["boundary"] = {**tables["boundary"], "secret": given_secret}
-    return tables, Origin(file=str(path), secret=recorded_secret, trusted=trust_code)
+    return tables, Origin(file=str(file_path), secret=recorded_secret, trusted=trust_code)
 
 
-def _of_runs(path: Path) -> bool:
+def _of_runs(file_path: Path) -> bool:
     """Whether a file has the name and the place of the recorded experiment of several runs."""
-    return path.name == EXPERIMENT_FILE and any(path.parent.glob(f"*-seed[0-9]*/{ROUNDS_FILE}"))
+    return file_path.name == EXPERIMENT_FILE and any(
+        file_path.parent.glob(f"*-seed[0-9]*/{ROUNDS_FILE}")
+    )
 
 
 @public
@@ -482,20 +488,20 @@ def normal(document: Mapping[str, Any]) -> Spec:
     spec: Spec = dict(document)
     spec["scenario"] = _named("scenario", document.get("scenario", DEMO_SCENARIO))
     # Without methods, those of the demo run.
-    methods = document.get("methods", list(DEMO_METHODS))
-    if not isinstance(methods, Sequence) or isinstance(methods, str):
-        raise SettingError(f"methods must be a list of names or tables, got {methods!r}")
-    spec["methods"] = [_named("methods", method) for method in methods]
-    for table in ("training", "boundary", "robust"):
-        spec[table] = document.get(table, {})
-        if not isinstance(spec[table], Mapping):
+    method_list = document.get("methods", list(DEMO_METHODS))
+    if not isinstance(method_list, Sequence) or isinstance(method_list, str):
+        raise SettingError(f"methods must be a list of names or tables, got {method_list!r}")
+    spec["methods"] = [_named("methods", method) for method in method_list]
+    for table_name in ("training", "boundary", "robust"):
+        spec[table_name] = document.get(table_name, {})
+        if not isinstance(spec[table_name], Mapping):
             got_words = (
                 "; the value is not shown: it may be a secret"
-                if table == "boundary"
-                else f", got {spec[table]!r}"
+                if table_name == "boundary"
+                else f", got {spec[table_name]!r}"
             )
-            raise SettingError(f"{table} must be a table of settings{got_words}")
-        spec[table] = dict(spec[table])
+            raise SettingError(f"{table_name} must be a table of settings{got_words}")
+        spec[table_name] = dict(spec[table_name])
     # `seed` is one seed, `seeds` a list of them or their number.
     if "seed" in spec and "seeds" in spec:
         raise SettingError("use only one of seed and seeds")
@@ -517,12 +523,15 @@ def listed_seeds(seeds: Any) -> Any:
     return list(range(seeds))
 
 
-def _named(key: str, value: Any) -> dict[str, Any]:
-    if isinstance(value, str):
-        return {"name": value}
-    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
-        raise SettingError(f"{key} must be a name or a table with a name, got {value!r}")
-    return dict(value)
+def _named(setting_name: str, setting_value: Any) -> dict[str, Any]:
+    # A name alone stands for a table without further settings.
+    if isinstance(setting_value, str):
+        return {"name": setting_value}
+    if not isinstance(setting_value, Mapping) or not isinstance(setting_value.get("name"), str):
+        raise SettingError(
+            f"{setting_name} must be a name or a table with a name, got {setting_value!r}"
+        )
+    return dict(setting_value)
 
 
 @public
@@ -545,12 +554,12 @@ def own(
     """
     if isinstance(made, Scenario):
         # A changed scenario is a function of the seed.
-        names = [name for name, scenario in SCENARIOS.items() if scenario == made]
-        made = names[0] if names else made.build
+        scenario_names = [name for name, scenario in SCENARIOS.items() if scenario == made]
+        made = scenario_names[0] if scenario_names else made.build
     if not isinstance(made, World | str) and not callable(made):
-        accepted = "an Experiment, a World, a scenario's name, or a function that makes the world of a seed"
-        raise SettingError(f"begin takes {accepted}, got {made!r:.60}")
-    setup = find(made) if isinstance(made, str) else OwnWorld.of(made)
+        accepted_words = "an Experiment, a World, a scenario's name, or a function that makes the world of a seed"
+        raise SettingError(f"begin takes {accepted_words}, got {made!r:.60}")
+    chosen_setup = find(made) if isinstance(made, str) else OwnWorld.of(made)
     given_methods: Any = methods
     # One method may be given without a list.
     is_list = isinstance(given_methods, Iterable) and not isinstance(given_methods, str | Mapping)
@@ -563,9 +572,9 @@ def own(
             )
     # The methods and tables as objects, with every setting checked.
     chosen_methods = tuple(map(made_method, method_list))
-    for name, table in (("boundary", Boundary), ("robust", Robust)):
+    for name, table_class in (("boundary", Boundary), ("robust", Robust)):
         if name in settings:
-            settings[name] = table_of(name, settings[name], table())
+            settings[name] = table_of(name, settings[name], table_class())
     # The seeds, then the training, which may need the world of the first of them.
     seeds = listed_seeds(settings.pop("seeds", (0,)))
     if not isinstance(seeds, Iterable) or isinstance(seeds, str):
@@ -576,11 +585,13 @@ def own(
     training = settings.pop("training", {})
     if not isinstance(training, Training):
         # The world is only made if it alone says how its clients train.
-        base_training = setup.training or setup.build(seeds[0] if seeds else 0).training
+        base_training = (
+            chosen_setup.training or chosen_setup.build(seeds[0] if seeds else 0).training
+        )
         training = table_of("training", training, base_training)
     return Experiment(
-        scenario=setup.name if isinstance(setup, OwnWorld) else made,
-        setup=setup,
+        scenario=chosen_setup.name if isinstance(chosen_setup, OwnWorld) else made,
+        setup=chosen_setup,
         methods=chosen_methods,
         training=training,
         seeds=seeds,
@@ -605,23 +616,26 @@ def make(
         UserError: A name is unknown or a setting is wrong.
     """
     spec = normal(spec)
-    name = spec["scenario"].pop("name")
+    scenario_name = spec["scenario"].pop("name")
     # The scenario by its name, with the settings of its table.
-    setup = _changed_setup(find(name), spec["scenario"])
+    chosen_setup = _changed_setup(find(scenario_name), spec["scenario"])
     # Each method from its table, by its class.
-    methods = []
-    for table in spec["methods"]:
-        cls = method_class(table["name"], own_methods)
-        methods.append(build(cls, {key: value for key, value in table.items() if key != "name"}))
+    chosen_methods = []
+    for method_table in spec["methods"]:
+        method_settings = dict(method_table)
+        method_type = method_class(method_settings.pop("name"), own_methods)
+        chosen_methods.append(build(method_type, method_settings))
+    # Settings that the tables leave out have their defaults.
+    plain_settings = {name: spec[name] for name in (*PLAIN_SETTINGS, "seeds") if name in spec}
     return Experiment(
-        scenario=name,
-        setup=setup,
-        methods=tuple(methods),
-        training=_training(setup, spec),
+        scenario=scenario_name,
+        setup=chosen_setup,
+        methods=tuple(chosen_methods),
+        training=_training(chosen_setup, spec),
         boundary=changed(Boundary(), spec["boundary"], "boundary"),
         robust=changed(Robust(), spec["robust"], "robust"),
         origin=spec.get("origin"),
-        **{key: spec[key] for key in (*PLAIN_SETTINGS, "seeds") if key in spec},
+        **plain_settings,
     )
 
 
@@ -644,10 +658,12 @@ def _changed_setup(setup: Scenario | OwnWorld, changes: Mapping[str, Any]) -> Sc
 def _training(setup: Scenario | OwnWorld, spec: Mapping[str, Any]) -> Training:
     """The scenario's training, with the changes of ``spec``; your own world is only made if ``spec`` leaves out a setting."""
     base_training = setup.training
+    # If every setting is given, it does not matter what they are changes to.
     if base_training is None and set(settings_of(Training)) <= set(spec["training"]):
         base_training = Training()
     if base_training is None:
-        if "origin" in spec:  # a recorded file from which somebody has removed settings
+        # A recorded file has every setting, unless somebody has removed some.
+        if "origin" in spec:
             spec["origin"].check_scenario(setup)
         base_training = setup.build(spec["seeds"][0]).training
     return changed(base_training, spec["training"], "training")

@@ -49,7 +49,7 @@ SHARED_FILE = "shared.safetensors"
 models share it."""
 
 
-_PLAIN = Shown()
+_WITHOUT_NAMES = Shown()
 Key = tuple[int, Client | None]
 """A model that serves clients: its row in the assignment and, if a client keeps own layers, the
 client."""
@@ -93,28 +93,32 @@ def save(
     to = Path(to).absolute()
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UserError(f"{to} exists and is not an empty folder; choose another")
-    runs = reopen(run, trust_code=trust_code, secret=secret)
+    exported_runs = reopen(run, trust_code=trust_code, secret=secret)
     # The folders that are made here and are removed after a failure, the innermost first.
-    folders_made = [parent for parent in to.parents if not parent.exists()]
+    folders_made = [parent_folder for parent_folder in to.parents if not parent_folder.exists()]
     # The export is written under another name and renamed when it is complete.
-    part = to.with_name(f".{to.name}.{secrets.token_hex(4)}.part")
+    partial_folder = to.with_name(f".{to.name}.{secrets.token_hex(4)}.part")
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
-        part.mkdir()
-        folders_made.insert(0, part)
-        for run_saved in runs:
-            is_only_run = run_saved.folder == Path(run)
-            _save(run_saved, part if is_only_run else part / run_saved.folder.name, warn)
+        partial_folder.mkdir()
+        folders_made.insert(0, partial_folder)
+        for exported_run in exported_runs:
+            is_only_run = exported_run.folder == Path(run)
+            _save(
+                exported_run,
+                partial_folder if is_only_run else partial_folder / exported_run.folder.name,
+                warn,
+            )
             if progress:
                 progress()
-        part.rename(to)
+        partial_folder.rename(to)
     finally:
-        if part in folders_made:
-            shutil.rmtree(part, ignore_errors=True)
-        for parent in folders_made if not to.exists() else ():
+        if partial_folder in folders_made:
+            shutil.rmtree(partial_folder, ignore_errors=True)
+        for parent_folder in folders_made if not to.exists() else ():
             # It was never made, or another process has written into it.
             with contextlib.suppress(OSError):
-                parent.rmdir()
+                parent_folder.rmdir()
     return to
 
 
@@ -122,25 +126,26 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
     """Export one run into a new folder."""
     run.experiment.check_secret()
     if not run.record.begun:
-        hint = f"it was renamed, or it has not started; to start it, run coterie resume {run.folder.parent}"
-        raise UserError(f"{run.folder} has no run: {hint}")
+        start_hint = f"it was renamed, or it has not started; to start it, run coterie resume {run.folder.parent}"
+        raise UserError(f"{run.folder} has no run: {start_hint}")
     # Only the newest checkpoint counts: an older one would be exported without notice.
-    stored = run.record.stored(Position, fallback=False)
+    checkpoint = run.record.stored(Position, fallback=False)
     # Read after the checkpoint: a process records a round before it stores its checkpoint.
-    _, lines = run.record.shown()
-    if stored is None or not lines:
+    _, shown_lines = run.record.shown()
+    if checkpoint is None or not shown_lines:
         how_to_continue = f"run coterie resume {run.folder}"
         if of_federation(run):
             how_to_continue = "start its ServerApp again"
         raise UserError(f"{run.folder} has no completed round yet; to continue, {how_to_continue}")
-    round, position = stored
-    last_round = lines[-1]["round"]
-    if last_round > round:
+    checkpoint_round, position = checkpoint
+    last_round = shown_lines[-1]["round"]
+    if last_round > checkpoint_round:
         warn(
-            f"{run.folder} has records up to round {last_round}, but models only of round {round}, its newest checkpoint"
+            f"{run.folder} has records up to round {last_round}, but models only of round "
+            f"{checkpoint_round}, its newest checkpoint"
         )
     # Which model serves each client.
-    checkpoint_path = run.record.checkpoints.path(round)
+    checkpoint_path = run.record.checkpoints.path(checkpoint_round)
     description = run.record.description()
     with from_stored(checkpoint_path):
         assignment: Assignment = run.method.assignment(position.state)
@@ -150,11 +155,11 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
                 "Python program, Round.model(client) makes the net of a client"
             )
         if assignment.hidden:
-            assignment = _as_recorded(assignment, run.record.lines()[round - 1], warn)
-        numbers = assignment.models.shape[1]
-        files, clients = _files(assignment, position, run.record.naming(description))
+            assignment = _as_recorded(assignment, run.record.lines()[checkpoint_round - 1], warn)
+        numbers_per_row = assignment.models.shape[1]
+        file_of_model, client_entries = _files(assignment, position, run.record.naming(description))
     # The files, with what the server knows of each model.
-    net = net_of(run, position, numbers)
+    net = net_of(run, position, numbers_per_row)
     if run.experiment.engine == "flower" or of_federation(run):
         with from_stored(checkpoint_path):
             if _personal(run, position, assignment):
@@ -162,87 +167,93 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
                     f"personal models of {run.folder} stay at its clients; the export has only the models that they share"
                 )
     folder.mkdir(exist_ok=True)
-    checksums: dict[str, str] = {}
-    for model_key, file_name in files.items():
-        _write_model(run, position, assignment, model_key, net, folder / file_name, checksums)
+    checksum_of_file: dict[str, str] = {}
+    for model_key, file_name in file_of_model.items():
+        _write_model(
+            run, position, assignment, model_key, net, folder / file_name, checksum_of_file
+        )
     # The list of models comes last: without it, the folder is no export.
-    world = description["world"]
+    world_table = description["world"]
     document = {
         "schema": SCHEMA_VERSION,
         "coterie": version("coterie"),
         "method": run.method.name,
         "scenario": run.experiment.scenario,
         "seed": run.seed,
-        "round": round,
-        "finished": ends(lines[round - 1], run.experiment.rounds, run.experiment.target),
+        "round": checkpoint_round,
+        "finished": ends(
+            shown_lines[checkpoint_round - 1], run.experiment.rounds, run.experiment.target
+        ),
         "model": net.about,
-        "data": world.get("about"),
-        "target_scale": world.get("target_scale"),
+        "data": world_table.get("about"),
+        "target_scale": world_table.get("target_scale"),
         "sealed": net.sealed,
-        "stays": net.stays,
+        "stays": net.local_layers,
         "ensemble": assignment.ensemble,
-        "combine": world.get("combine", mean_probability.__name__),
-        "groups": lines[round - 1]["groups"],
-        "clients": clients,
-        "files": checksums,
+        "combine": world_table.get("combine", mean_probability.__name__),
+        "groups": shown_lines[checkpoint_round - 1]["groups"],
+        "clients": client_entries,
+        "files": checksum_of_file,
     }
-    document_lines = [
-        f"  {to_json(model_key)}: {to_json(value)}" for model_key, value in document.items()
-    ]
-    (folder / MODELS_FILE).write_bytes(
-        sealed_json(("{\n" + ",\n".join(document_lines) + "\n}").encode()) + b"\n"
-    )
+    # One entry a line, so that people can read it.
+    entry_lines = []
+    for entry_name, value in document.items():
+        entry_lines.append(f"  {to_json(entry_name)}: {to_json(value)}")
+    document_text = "{\n" + ",\n".join(entry_lines) + "\n}"
+    (folder / MODELS_FILE).write_bytes(sealed_json(document_text.encode()) + b"\n")
 
 
 def _write_model(
     run: Run,
     position: Position,
     assignment: Assignment,
-    key: Key,
+    model_key: Key,
     net: Net,
-    file: Path,
-    checksums: dict[str, str],
+    file_path: Path,
+    checksum_of_file: dict[str, str],
 ) -> None:
     """Write one model, the tensors that all models share once, and add the checksums of what was written."""
-    row, client = key
+    model_row, client = model_key
     with from_stored(run.record.checkpoints.path(position.round)):
         # The model of the row, with the layers that the client keeps.
         own_values = None if client is None else position.own(assignment, client)
-        tensors = net.tensors(own_layers(assignment.models[row], own_values))
-        shared = net.shared(tensors)
-        unshared = {
-            tensor_name: tensor
-            for tensor_name, tensor in tensors.items()
-            if tensor_name not in shared
-        }
-        file_bytes = safetensors.torch.save(unshared)
+        tensors = net.tensors(own_layers(assignment.models[model_row], own_values))
+        shared_tensors = net.shared(tensors)
+        unshared_tensors = dict(tensors)
+        for tensor_name in shared_tensors:
+            del unshared_tensors[tensor_name]
+        file_bytes = safetensors.torch.save(unshared_tensors)
     if not tensors:
         raise UserError(
             f"{run.method.name} keeps all layers at the clients, and {run.folder} has no model of them"
         )
-    file.write_bytes(file_bytes)
-    checksums[file.name] = digest(file_bytes)
+    file_path.write_bytes(file_bytes)
+    checksum_of_file[file_path.name] = digest(file_bytes)
     # The tensors that all models share are the same in each: the first model writes them.
-    if shared and SHARED_FILE not in checksums:
-        file_bytes = safetensors.torch.save(shared)
-        file.with_name(SHARED_FILE).write_bytes(file_bytes)
-        checksums[SHARED_FILE] = digest(file_bytes)
+    if shared_tensors and SHARED_FILE not in checksum_of_file:
+        file_bytes = safetensors.torch.save(shared_tensors)
+        file_path.with_name(SHARED_FILE).write_bytes(file_bytes)
+        checksum_of_file[SHARED_FILE] = digest(file_bytes)
 
 
 def _as_recorded(
-    assignment: Assignment, recorded: Mapping[str, Any], warn: Callable[[str], None]
+    assignment: Assignment, recorded_line: Mapping[str, Any], warn: Callable[[str], None]
 ) -> Assignment:
     """An assignment of which the server does not know who takes which model, as far as the record of the round shows it.
 
     The record of a federation does not; each client then has all models on its path.
     """
     # In process, the last note with parts says which model each client took.
-    notes = [note for note in recorded["notes"] if note["parts"] and "model" in note["values"]]
-    if notes:
-        model_of_client = {
-            int(client): int(model) for client, model in notes[-1]["values"]["model"].items()
-        }
-        return replace(assignment, row=model_of_client, groups=as_groups(notes[-1]["parts"]))
+    choice_notes = [
+        recorded_note
+        for recorded_note in recorded_line["notes"]
+        if recorded_note["parts"] and "model" in recorded_note["values"]
+    ]
+    if choice_notes:
+        model_of_client = {}
+        for client_key, model_number in choice_notes[-1]["values"]["model"].items():
+            model_of_client[int(client_key)] = int(model_number)
+        return replace(assignment, row=model_of_client, groups=as_groups(choice_notes[-1]["parts"]))
     num_models = len(assignment.models)
     warn(
         f"the server does not know which of the {num_models} models serves a client: "
@@ -253,7 +264,7 @@ def _as_recorded(
 
 
 def _files(
-    assignment: Assignment, position: Position, names: Shown = _PLAIN
+    assignment: Assignment, position: Position, naming: Shown = _WITHOUT_NAMES
 ) -> tuple[dict[Key, str], dict[str, dict[str, Any]]]:
     """(model -> file, client -> its entry). Each model has one file, named by a group, a client or its number in a path.
 
@@ -263,42 +274,45 @@ def _files(
     """
     # The model of each client; one that keeps layers has a separate one.
     key_of_client: dict[Client, Key] = {}
-    for client, row in sorted(assignment.row.items()):
-        has_own = position.own(assignment, client) is not None
-        key_of_client[client] = (row, client if has_own else None)
+    for client, model_row in sorted(assignment.row.items()):
+        has_own_layers = position.own(assignment, client) is not None
+        key_of_client[client] = (model_row, client if has_own_layers else None)
     # A group's name for a model that serves the whole group, else the name of its first client.
-    files: dict[Key, str] = {}
-    for number, group in enumerate(assignment.groups):
+    file_of_model: dict[Key, str] = {}
+    for group_number, group in enumerate(assignment.groups):
         models_of_group = {key_of_client[client] for client in group}
         if len(models_of_group) == 1:
             model_key = models_of_group.pop()
             if model_key[1] is None:
-                files.setdefault(model_key, f"group-{number}.safetensors")
+                file_of_model.setdefault(model_key, f"group-{group_number}.safetensors")
     for client, model_key in key_of_client.items():
-        files.setdefault(model_key, f"client-{client}.safetensors")
+        file_of_model.setdefault(model_key, f"client-{client}.safetensors")
     # The models on paths through a tree that serve no client as they are.
-    paths: dict[Client, list[Key]] = {}
+    models_on_path: dict[Client, list[Key]] = {}
     path_number = 0
     for client, path_rows in sorted(assignment.path.items()):
         own_values = position.own(assignment, client)
         shares_path = not assignment.ensemble and _keeps_all(own_values)
-        kept_by = None if shares_path else key_of_client[client][1]
-        paths[client] = [(row, kept_by) for row in path_rows]
-        for model_key in paths[client]:
-            if model_key not in files:
-                files[model_key] = f"path-{path_number}.safetensors"
+        keeping_client = None if shares_path else key_of_client[client][1]
+        models_on_path[client] = [(model_row, keeping_client) for model_row in path_rows]
+        for model_key in models_on_path[client]:
+            if model_key not in file_of_model:
+                file_of_model[model_key] = f"path-{path_number}.safetensors"
                 path_number += 1
     # The entry of each client: its group, its file, and the files on its path.
     group_of_client: dict[Client, int] = {}
-    for number, group in enumerate(assignment.groups):
-        group_of_client |= dict.fromkeys(group, number)
-    entries: dict[str, dict[str, Any]] = {}
+    for group_number, group in enumerate(assignment.groups):
+        group_of_client |= dict.fromkeys(group, group_number)
+    client_entries: dict[str, dict[str, Any]] = {}
     for client, model_key in key_of_client.items():
-        entry: dict[str, Any] = {"group": group_of_client.get(client), "file": files[model_key]}
-        if client in paths:
-            entry["path"] = [files[path_key] for path_key in paths[client]]
-        entries[str(names.client(client))] = entry
-    return files, entries
+        client_entry: dict[str, Any] = {
+            "group": group_of_client.get(client),
+            "file": file_of_model[model_key],
+        }
+        if client in models_on_path:
+            client_entry["path"] = [file_of_model[path_key] for path_key in models_on_path[client]]
+        client_entries[str(naming.client(client))] = client_entry
+    return file_of_model, client_entries
 
 
 def _keeps_all(own_values: torch.Tensor | None) -> bool:

@@ -36,41 +36,43 @@ def world_facts(world: World) -> dict[str, Any]:
         what a constant prediction scores, and what the data warn of.
     """
     # Who the clients are, how much data they have, and a digest of it.
-    clients = sorted(world.clients)
+    client_ids = sorted(world.clients)
+    train_splits = [world.clients[client].train for client in client_ids]
+    test_splits = [world.clients[client].test for client in client_ids]
     facts: dict[str, Any] = {
-        "clients": clients,
-        "examples": [len(world.clients[client].train) for client in clients],
-        "tests": [len(world.clients[client].test) for client in clients],
+        "clients": client_ids,
+        "examples": list(map(len, train_splits)),
+        "tests": list(map(len, test_splits)),
         "data": digest(world),
     }
-    if any(world.clients[client].test.subjects is not None for client in clients):
-        facts["test_subjects"] = [world.clients[client].test.independent for client in clients]
+    if any(split.subjects is not None for split in test_splits):
+        facts["test_subjects"] = [split.independent for split in test_splits]
     # What readers cannot derive is recorded only where it applies.
-    names = world.client_names
-    if names:
-        facts["names"] = [names[client] for client in clients]
+    name_of_client = world.client_names
+    if name_of_client:
+        facts["names"] = [name_of_client[client] for client in client_ids]
     # Readers assume the accuracy, and the mean of probabilities in an ensemble.
     if (world.objective.main, world.objective.better) != (Shown.main, Shown.better):
         facts["metric"] = {"main": world.objective.main, "better": world.objective.better}
     if world.objective.target_scale is not None:
         facts["target_scale"] = recorded(world.objective.target_scale)
-    facts |= _facts_of_tests(world, clients)
-    combine = getattr(world.objective.combine, "__name__", "custom")
-    if combine != mean_probability.__name__:
-        facts["combine"] = combine
+    facts |= _facts_of_tests(world, client_ids)
+    combine_name = getattr(world.objective.combine, "__name__", "custom")
+    if combine_name != mean_probability.__name__:
+        facts["combine"] = combine_name
     if world.truth is not None:
-        facts["true_groups"] = [list(group) for group in world.truth]
+        facts["true_groups"] = list(map(list, world.truth))
     if world.drift is not None:
         # A row for each time step, in the order of the clients.
-        concepts_by_step = [
-            [time_step[client] for client in clients] for time_step in world.drift.concepts
-        ]
+        concepts_by_step = []
+        for concept_of_client in world.drift.concepts:
+            concepts_by_step.append([concept_of_client[client] for client in client_ids])
         facts["drift"] = {"period": world.drift.period, "concepts": concepts_by_step}
     if world.attacks:
         facts["adversaries"] = sorted(world.attacks)
-    model = nets.described(world.model)
-    if model is not None:
-        facts["model"] = model
+    model_description = nets.described(world.model)
+    if model_description is not None:
+        facts["model"] = model_description
     if world.about:
         facts["about"] = dict(world.about)
     return facts
@@ -80,24 +82,24 @@ DERIVED_FACTS = ("constant", "testers", "cautions", "averages_shares")
 """Facts about a world that follow from its data, and are for the verdict."""
 
 
-def _facts_of_tests(world: World, clients: Sequence[int]) -> dict[str, Any]:
+def _facts_of_tests(world: World, client_ids: Sequence[int]) -> dict[str, Any]:
     """What a verdict needs to know about the clients' tests, see :data:`DERIVED_FACTS`."""
     # How many clients test an example; 1 for the examples of a hostile client.
     test_counts = times_tested(world)
     facts: dict[str, Any] = {
-        "testers": [round(test_counts.get(client, 1.0), 6) for client in clients]
+        "testers": [round(test_counts.get(client, 1.0), 6) for client in client_ids]
     }
     # What a constant prediction scores, for comparison with the models.
     reference = constant(world)
     if reference is not None:
         facts["constant"] = {
             "predicts": reference.predicts,
-            "values": [round(reference.values[client], 6) for client in clients],
-            "own": [round(reference.own[client], 6) for client in clients],
+            "values": [round(reference.values[client], 6) for client in client_ids],
+            "own": [round(reference.own[client], 6) for client in client_ids],
         }
         if reference.sums:
             facts["constant"]["sums"] = [
-                _as_lists(reference.sums.get(client, {})) for client in clients
+                _as_lists(reference.sums.get(client, {})) for client in client_ids
             ]
     main_metric_name = world.objective.main
     main_metric = world.objective.named[main_metric_name]
@@ -110,22 +112,25 @@ def _facts_of_tests(world: World, clients: Sequence[int]) -> dict[str, Any]:
     return facts
 
 
-def _as_lists(sums: Mapping[str, Iterable[float]]) -> dict[str, list[float]]:
+def _as_lists(error_sums: Mapping[str, Iterable[float]]) -> dict[str, list[float]]:
     """The sums of a metric's errors, with their numbers as lists."""
-    return {sum_name: list(numbers) for sum_name, numbers in sums.items()}
+    return dict(zip(error_sums, map(list, error_sums.values()), strict=True))
 
 
-def same_world(facts: Mapping[str, Any], recorded: Mapping[str, Any]) -> bool:
+def same_world(facts_now: Mapping[str, Any], recorded_facts: Mapping[str, Any]) -> bool:
     """Whether these facts are those that a run has recorded.
 
     :data:`DERIVED_FACTS` are not compared: they follow from the data, whose digest is compared,
     and may differ in the last digit between versions of PyTorch.
     """
-    compared_facts = (facts.keys() | recorded.keys()) - set(DERIVED_FACTS)
-    return all(
-        fact in facts and fact in recorded and facts[fact] == recorded[fact]
-        for fact in compared_facts
-    )
+    compared_facts = (facts_now.keys() | recorded_facts.keys()) - set(DERIVED_FACTS)
+    for fact_name in compared_facts:
+        # A fact that only one of them has differs, too.
+        if fact_name not in facts_now or fact_name not in recorded_facts:
+            return False
+        if facts_now[fact_name] != recorded_facts[fact_name]:
+            return False
+    return True
 
 
 def digest(world: World) -> str:
@@ -136,48 +141,48 @@ def digest(world: World) -> str:
     numbers of items are.
     """
     # Time steps, clients and splits in a fixed order: equal worlds have equal digests.
-    state = hashlib.blake2b(digest_size=16)
+    data_hash = hashlib.blake2b(digest_size=16)
     hashed_pools: set[int] = set()
-    for clients in world.steps:
-        for client in sorted(clients):
-            data = clients[client]
-            for split in (data.train, data.validation, data.test):
-                for tensor in tensors(_hashed_parts(split, hashed_pools)):
-                    state.update(tensor.contiguous().numpy())
-    return state.hexdigest()
+    for data_of_client in world.steps:
+        for client in sorted(data_of_client):
+            client_data = data_of_client[client]
+            for data_split in (client_data.train, client_data.validation, client_data.test):
+                for tensor in tensors(_hashed_parts(data_split, hashed_pools)):
+                    data_hash.update(tensor.contiguous().numpy())
+    return data_hash.hexdigest()
 
 
-def _hashed_parts(split: Split, hashed_pools: set[int]) -> tuple[Any, ...]:
+def _hashed_parts(data_split: Split, hashed_pools: set[int]) -> tuple[Any, ...]:
     """The parts of a split that are hashed, without a pool that was hashed before, and notes its pool as hashed."""
-    is_new = id(split.inputs) not in hashed_pools
-    hashed_pools.add(id(split.inputs))
-    parts: list[Any] = []
-    if isinstance(split.inputs, Items):
-        parts += [_probed(split), split.index]
+    is_new_pool = id(data_split.inputs) not in hashed_pools
+    hashed_pools.add(id(data_split.inputs))
+    hashed_parts: list[Any] = []
+    if isinstance(data_split.inputs, Items):
+        hashed_parts += [_probed(data_split), data_split.index]
     else:
-        parts += [split.inputs] if is_new else []
-        parts += [split.index, split.targets]
-    parts += [values for values in (split.subjects, split.spans) if values is not None]
-    return tuple(parts)
+        hashed_parts += [data_split.inputs] if is_new_pool else []
+        hashed_parts += [data_split.index, data_split.targets]
+    # Only some data have subjects, or spans of a text.
+    for optional_part in (data_split.subjects, data_split.spans):
+        if optional_part is not None:
+            hashed_parts.append(optional_part)
+    return tuple(hashed_parts)
 
 
 MAX_PROBED_ITEMS = 16
 """Items of a split that are hashed, of a data set that is read item by item."""
 
 
-def _probed(split: Split) -> list[Batch]:
+def _probed(data_split: Split) -> list[Batch]:
     """Some items of a split, each as a batch of one; none if an item is not the same when it is read again."""
-    if len(split) == 0:
+    if len(data_split) == 0:
         return []
-    last_item = len(split) - 1
+    last_item = len(data_split) - 1
     # Evenly spaced items; the first one is read twice.
-    positions = torch.linspace(0, last_item, min(MAX_PROBED_ITEMS, len(split))).long()
-    first_read = split.batch(positions[:1])
-    second_read = split.batch(positions[:1])
-    is_same = all(
-        torch.equal(tensor, tensor_again)
-        for tensor, tensor_again in zip(tensors(first_read), tensors(second_read), strict=True)
-    )
-    if not is_same:
-        return []
-    return [split.batch(positions[i : i + 1]) for i in range(len(positions))]
+    positions = torch.linspace(0, last_item, min(MAX_PROBED_ITEMS, len(data_split))).long()
+    first_read = data_split.batch(positions[:1])
+    second_read = data_split.batch(positions[:1])
+    for tensor, tensor_again in zip(tensors(first_read), tensors(second_read), strict=True):
+        if not torch.equal(tensor, tensor_again):
+            return []
+    return [data_split.batch(positions[start : start + 1]) for start in range(len(positions))]

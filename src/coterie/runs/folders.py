@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -109,9 +110,8 @@ def begin(
         raise SettingError(
             f"{next(iter(settings), 'methods')} is a setting of the experiment: set it there"
         )
-    if folder.is_dir() and any(
-        (folder / file_name).exists() for file_name in (RUN_FILE, EXPERIMENT_FILE)
-    ):
+    # A notebook's cell that is run again begins the same runs in the same folder.
+    if _has_runs(folder):
         return _again(experiment, folder)
     return begin_new(experiment, folder)
 
@@ -143,50 +143,55 @@ def _again(experiment: Experiment, folder: Path) -> Runs:
         )
     for seed in experiment.seeds:
         # Only runs that began have recorded their clients and data.
-        begun = [
+        begun_runs = [
             recorded_run
             for recorded_run in runs
             if recorded_run.seed == seed and recorded_run.record.begun
         ]
-        facts = world_facts(experiment.world(seed)) if begun else {}
-        for recorded_run in begun:
-            if not same_world(facts, recorded_run.record.description()["world"]):
+        facts_now = world_facts(experiment.world(seed)) if begun_runs else {}
+        for recorded_run in begun_runs:
+            if not same_world(facts_now, recorded_run.record.description()["world"]):
                 raise UserError(
                     f"{folder} has runs of other clients or data: choose another folder, or remove this one"
                 )
     # One line on stderr says whether the runs are finished or continued.
-    rounds = sum(
-        len(recorded_run.record.lines()) for recorded_run in runs if recorded_run.record.begun
-    )
-    state_of_runs = (
-        "finished"
-        if all(recorded_run.finished() for recorded_run in runs)
-        else f"continued after {count(rounds, 'recorded round')}"
-    )
-    tell(
-        f"{folder} has {'this run' if len(runs) == 1 else 'these runs'} already, with the same settings: {state_of_runs}"
-    )
+    num_recorded = 0
+    for recorded_run in runs:
+        if recorded_run.record.begun:
+            num_recorded += len(recorded_run.record.lines())
+    state_of_runs = f"continued after {count(num_recorded, 'recorded round')}"
+    if all(map(Run.finished, runs)):
+        state_of_runs = "finished"
+    these_runs = "this run" if len(runs) == 1 else "these runs"
+    tell(f"{folder} has {these_runs} already, with the same settings: {state_of_runs}")
     return runs
+
+
+def _has_runs(folder: Path) -> bool:
+    """Whether a folder has the file of a run or of an experiment."""
+    return folder.is_dir() and ((folder / RUN_FILE).exists() or (folder / EXPERIMENT_FILE).exists())
 
 
 NOT_COMPARED = ("workers", "data", "schema", "secret", "world", "versions", "origin", "address")
 """Keys of a record that do not decide its numbers, or are compared apart from the settings."""
 
 
-def _difference(recorded: Mapping[str, Any], given: Mapping[str, Any], table: str = "") -> str:
+def _difference(
+    recorded_table: Mapping[str, Any], given_table: Mapping[str, Any], table_prefix: str = ""
+) -> str:
     """The first setting that differs, in words; an empty text if none does."""
-    for name in dict.fromkeys((*recorded, *given)):
-        if not table and name in NOT_COMPARED:
+    for setting_name in dict.fromkeys((*recorded_table, *given_table)):
+        if not table_prefix and setting_name in NOT_COMPARED:
             continue
-        recorded_value: Any = recorded.get(name)
-        given_value: Any = given.get(name)
+        recorded_value: Any = recorded_table.get(setting_name)
+        given_value: Any = given_table.get(setting_name)
         # Tables are compared setting by setting, and the methods one by one.
         if isinstance(recorded_value, Mapping) and isinstance(given_value, Mapping):
-            difference = _difference(recorded_value, given_value, f"{table}{name}.")
+            difference = _difference(recorded_value, given_value, f"{table_prefix}{setting_name}.")
             if difference:
                 return difference
             continue
-        if name == "methods" and _as_many(recorded_value, given_value):
+        if setting_name == "methods" and _as_many(recorded_value, given_value):
             for recorded_method, given_method in zip(recorded_value, given_value, strict=True):
                 method_name = recorded_method.get("name")
                 difference = _difference(recorded_method, given_method, f"{method_name}.")
@@ -194,8 +199,8 @@ def _difference(recorded: Mapping[str, Any], given: Mapping[str, Any], table: st
                     return difference
             continue
         # A message never shows a secret.
-        if recorded_value != given_value and "secret" not in name:
-            return f"{table}{name} = {brief(recorded_value)}, and not {brief(given_value)}"
+        if recorded_value != given_value and "secret" not in setting_name:
+            return f"{table_prefix}{setting_name} = {brief(recorded_value)}, and not {brief(given_value)}"
     return ""
 
 
@@ -221,13 +226,10 @@ def begin_new(experiment: Experiment, folder: Path) -> Runs:
     experiment = replace(experiment, data=data_folder(experiment.data))
     experiment.check_secret()
     # An empty folder can be used, and so can what a killed process left behind.
-    if folder.exists() and (
-        not folder.is_dir() or {entry.name for entry in folder.iterdir()} - _LEFT_BY_KILLED_PROCESS
-    ):
-        has_runs = folder.is_dir() and any(
-            (folder / file_name).exists() for file_name in (RUN_FILE, EXPERIMENT_FILE)
-        )
-        resume_hint = f"; to continue its runs, use coterie resume {folder}" if has_runs else ""
+    if folder.exists() and (not folder.is_dir() or _names_in(folder) - _LEFT_BY_KILLED_PROCESS):
+        resume_hint = ""
+        if _has_runs(folder):
+            resume_hint = f"; to continue its runs, use coterie resume {folder}"
         raise UserError(f"{folder} exists and is not an empty folder; choose another{resume_hint}")
     # Whatever can fail fails before the first file is written.
     first_seed = experiment.seeds[0]
@@ -251,29 +253,34 @@ def begin_new(experiment: Experiment, folder: Path) -> Runs:
     if len(new_runs) == 1:
         new_runs[0]._prepare(world)
     else:
-        document = {"schema": SCHEMA_VERSION, **experiment.spec(), **secret_entry(experiment)}
-        write_whole(folder / EXPERIMENT_FILE, sealed_toml(to_toml(document)))
+        experiment_document = {
+            "schema": SCHEMA_VERSION,
+            **experiment.spec(),
+            **secret_entry(experiment),
+        }
+        write_whole(folder / EXPERIMENT_FILE, sealed_toml(to_toml(experiment_document)))
     return new_runs
 
 
 def _runs(experiment: Experiment, folder: Path) -> Runs:
     """The runs: a single one is in the folder itself, several have a subfolder each."""
+    # A single run needs no experiment.toml: its run.toml says everything.
     if len(experiment.methods) == len(experiment.seeds) == 1:
         return Runs((Run(folder, experiment),))
     # Several methods of one name are numbered: cfl-1, cfl-2.
-    totals = Counter(method.name for method in experiment.methods)
-    numbers: Counter[str] = Counter()
-    runs = []
+    methods_of_name = Counter(method.name for method in experiment.methods)
+    last_number: Counter[str] = Counter()
+    folder_runs = []
     for method in experiment.methods:
         # The folder of a run has the method's name and the seed.
-        label = method.name
-        if totals[method.name] > 1:
-            numbers[method.name] += 1
-            label = f"{method.name}-{numbers[method.name]}"
+        folder_label = method.name
+        if methods_of_name[method.name] > 1:
+            last_number[method.name] += 1
+            folder_label = f"{method.name}-{last_number[method.name]}"
         for seed in experiment.seeds:
-            one_run = replace(experiment, methods=(method,), seeds=(seed,))
-            runs.append(Run(folder / f"{label}-seed{seed}", one_run))
-    return Runs(runs)
+            run_experiment = replace(experiment, methods=(method,), seeds=(seed,))
+            folder_runs.append(Run(folder / f"{folder_label}-seed{seed}", run_experiment))
+    return Runs(folder_runs)
 
 
 class OwnMethodError(UserError):
@@ -336,64 +343,72 @@ def reopen(
         recorded_file = within(folder, file_name)
         _check_recorded(recorded_file)
         # The experiment as it was recorded, with what only the caller can give.
-        spec = read(recorded_file, trust_code=trust_code, secret=secret)
-        _check_methods(spec, own_methods, recorded_file)
-        experiment = make(spec, own_methods)
+        recorded_spec = read(recorded_file, trust_code=trust_code, secret=secret)
+        _check_methods(recorded_spec, own_methods, recorded_file)
+        experiment = make(recorded_spec, own_methods)
         if world is not None:
             experiment = _with_world(experiment, world, folder)
         if address is not None:
             experiment = replace(experiment, address=address)
-        runs = _runs(experiment, folder)
-        for run in runs if file_name == EXPERIMENT_FILE else ():
-            _check_place(run, folder, own_methods)
-        return runs
+        reopened_runs = _runs(experiment, folder)
+        for reopened_run in reopened_runs if file_name == EXPERIMENT_FILE else ():
+            _check_place(reopened_run, folder, own_methods)
+        return reopened_runs
     raise _no_runs(folder)
 
 
-def _check_recorded(path: Path) -> None:
+def _check_recorded(recorded_file: Path) -> None:
     """Check an ``experiment.toml`` or ``run.toml`` that Coterie has written."""
-    if path.name == EXPERIMENT_FILE:
-        read_recorded(path)
+    if recorded_file.name == EXPERIMENT_FILE:
+        read_recorded(recorded_file)
     else:
-        Record(path.parent).description()
+        Record(recorded_file.parent).description()
 
 
 def _check_methods(
-    spec: Mapping[str, Any], own_methods: Mapping[str, type[Any]], path: Path
+    recorded_spec: Mapping[str, Any], own_methods: Mapping[str, type[Any]], recorded_file: Path
 ) -> None:
     """Check that every method of an experiment is known."""
-    for method_settings in spec["methods"]:
-        name = method_settings["name"]
-        if name not in {**METHODS, **own_methods}:
+    # A recorded method of a user's own names no code that could be imported.
+    for method_settings in recorded_spec["methods"]:
+        method_name = method_settings["name"]
+        if method_name not in {**METHODS, **own_methods}:
             raise OwnMethodError(
-                f"{path} has the method {name!r}, which is not one of Coterie's; if it is yours, use Python: "
-                f"coterie.reopen({str(path.parent)!r}, methods=[...])"
+                f"{recorded_file} has the method {method_name!r}, which is not one of Coterie's; if it is yours, use Python: "
+                f"coterie.reopen({str(recorded_file.parent)!r}, methods=[...])"
             )
+
+
+def _names_in(folder: Path) -> set[str]:
+    """The names of all files in a folder."""
+    return set(map(attrgetter("name"), folder.iterdir()))
 
 
 def _no_runs(folder: Path) -> UserError:
     """The error for a folder without runs."""
     if not folder.exists():
         return UserError(f"{folder} does not exist")
-    hint = ""
-    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    if names and names <= _LEFT_BY_KILLED_PROCESS:
-        hint = (
+    start_hint = ""
+    file_names = _names_in(folder) if folder.is_dir() else set()
+    if file_names and file_names <= _LEFT_BY_KILLED_PROCESS:
+        start_hint = (
             f"; it was stopped before it started: to start it there, use coterie run --out {folder}"
         )
     return UserError(
-        f"{folder} is not a run directory: it has neither {RUN_FILE} nor {EXPERIMENT_FILE}{hint}"
+        f"{folder} is not a run directory: it has neither {RUN_FILE} nor {EXPERIMENT_FILE}{start_hint}"
     )
 
 
 def _check_place(run: Run, folder: Path, own_methods: Mapping[str, type[Any]]) -> None:
     """Raise :class:`~coterie.settings.UserError` if a run of an experiment is at another place, or is a different run."""
+    # A link at the place of a run could lead to the run of another experiment.
     within(folder, run.folder.name)
     if not run.record.begun:
         return
     run.record.description()
     # The run's own file must have the settings that the experiment gives to it.
     recorded_experiment = make(read(run.folder / RUN_FILE), own_methods)
+    # No file has the secret, so boundaries are compared without it.
     recorded_boundary = replace(recorded_experiment.boundary, secret=None)
     same_boundary = recorded_boundary == replace(run.experiment.boundary, secret=None)
     same_settings = all(
@@ -410,6 +425,7 @@ def _with_world(
     experiment: Experiment, world: World | Callable[[int], World], folder: Path
 ) -> Experiment:
     """The experiment of a folder with the world that it began with; its data are checked when a run continues."""
+    # With another world, the rounds to come would not be of the same run.
     if not isinstance(experiment.setup, OwnWorld):
         raise UserError(
             f"{folder} was recorded with the scenario {experiment.scenario}: leave out world"

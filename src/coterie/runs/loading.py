@@ -60,36 +60,39 @@ def load(
     """
     folder = Path(folder)
     document = read_document(folder)
-    entry = document["clients"].get(str(client))
-    if entry is None:
+    client_entry = document["clients"].get(str(client))
+    if client_entry is None:
         raise UserError(
             f"{folder} has no model for client {client!r}; it has models for {', '.join(document['clients'])}"
         )
     # One file, or for an ensemble all on the client's path.
-    files = _listed_files(folder, document, entry)
+    file_names = _listed_files(folder, document, client_entry)
+    # The server never had these layers, so the net would be untrained in part.
     if document["stays"]:
         raise UserError(
             f"client {client} keeps {', '.join(document['stays'])} of its model, and {folder} has only the rest; "
-            f"load it from {files[-1]} by the net's load_state_dict with strict=False"
+            f"load it from {file_names[-1]} by the net's load_state_dict with strict=False"
         )
     _check_secret(folder, document["sealed"], secret)
     # The tensors of each file, and those that all models share.
     loaded_nets = []
-    shared = read_model(folder, SHARED_FILE, document) if SHARED_FILE in document["files"] else {}
-    for file_name in files:
-        tensors = {**shared, **read_model(folder, file_name, document)}
-        numbers = sum(tensor.numel() for tensor in tensors.values())
-        net, called = _made(folder, document["model"], model, trust_code, numbers)
+    shared_tensors = (
+        read_model(folder, SHARED_FILE, document) if SHARED_FILE in document["files"] else {}
+    )
+    for file_name in file_names:
+        tensors = {**shared_tensors, **read_model(folder, file_name, document)}
+        available_numbers = sum(tensor.numel() for tensor in tensors.values())
+        net, net_name = _made(folder, document["model"], model, trust_code, available_numbers)
         loaded_nets.append(
-            _filled(net, called, folder / file_name, tensors, document["sealed"], secret)
+            _filled(net, net_name, folder / file_name, tensors, document["sealed"], secret)
         )
     # An ensemble combines the outputs of all nets, as the engines do.
-    served = (
+    served_net = (
         loaded_nets[0]
         if len(loaded_nets) == 1
         else Ensemble(loaded_nets, COMBINED[document["combine"]])
     )
-    return predicting(served, of_record(document["target_scale"])).eval()
+    return predicting(served_net, of_record(document["target_scale"])).eval()
 
 
 def read_document(folder: Path) -> dict[str, Any]:
@@ -106,8 +109,10 @@ def read_document(folder: Path) -> dict[str, Any]:
     """
     document_path = folder / MODELS_FILE
     if not document_path.is_file():
-        inside = sorted(entries.parent.name for entries in folder.glob(f"*/{MODELS_FILE}"))
-        runs_hint = f"; it has models of several runs: {', '.join(inside)}" if inside else ""
+        inner_exports = sorted(entries.parent.name for entries in folder.glob(f"*/{MODELS_FILE}"))
+        runs_hint = (
+            f"; it has models of several runs: {', '.join(inner_exports)}" if inner_exports else ""
+        )
         raise UserError(f"{folder} holds no exported models: it has no {MODELS_FILE}{runs_hint}")
     try:
         # The checksum first, then the types of the entries, then their values.
@@ -116,8 +121,8 @@ def read_document(folder: Path) -> dict[str, Any]:
         check_schema(document["schema"], document_path)
         checksum.check_json(document_bytes, document_path)
         entries = {entry_name: document[entry_name] for entry_name in _ENTRY_TYPES}
-        for entry_name, kinds in _ENTRY_TYPES.items():
-            if not isinstance(entries[entry_name], kinds):
+        for entry_name, accepted_types in _ENTRY_TYPES.items():
+            if not isinstance(entries[entry_name], accepted_types):
                 raise TypeError(f"{entry_name!r} has the wrong type")
         entries["combine"] = document.get("combine", mean_probability.__name__)
         entries["target_scale"] = document.get("target_scale")
@@ -145,26 +150,30 @@ _ENTRY_TYPES: dict[str, Any] = {
 """Entry of ``models.json`` that loading needs -> its type."""
 
 
-def _listed_files(folder: Path, document: dict[str, Any], entry: Any) -> list[str]:
+def _listed_files(folder: Path, document: dict[str, Any], client_entry: Any) -> list[str]:
     """The files of a client's models."""
     try:
-        files = entry.get("path", [entry["file"]]) if document["ensemble"] else [entry["file"]]
+        file_names = (
+            client_entry.get("path", [client_entry["file"]])
+            if document["ensemble"]
+            else [client_entry["file"]]
+        )
         # A file name with a folder could lead out of the export.
-        if not files or any(Path(file_name).name != file_name for file_name in files):
+        if not file_names or any(Path(file_name).name != file_name for file_name in file_names):
             raise ValueError("a model's file is outside of the folder")
-        if len(set(files)) < len(files):
+        if len(set(file_names)) < len(file_names):
             raise ValueError("a client's path names a file twice")
-        return list(files)
+        return list(file_names)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DamagedError(f"{folder / MODELS_FILE} is damaged ({error})") from error
 
 
-def read_model(folder: Path, name: str, document: dict[str, Any]) -> dict[str, Tensor]:
+def read_model(folder: Path, file_name: str, document: dict[str, Any]) -> dict[str, Tensor]:
     """Read the tensors of one file of an export.
 
     Args:
         folder: The export.
-        name: The name of the file.
+        file_name: The name of the file.
         document: The entries of ``models.json``, which hold the checksums.
 
     Returns:
@@ -174,15 +183,16 @@ def read_model(folder: Path, name: str, document: dict[str, Any]) -> dict[str, T
         UserError: The file cannot be read, or has been changed or damaged.
     """
     try:
-        file_bytes = read_within(folder, name)
-        checksum.check(file_bytes, folder / name, document["files"].get(name))
+        file_bytes = read_within(folder, file_name)
+        checksum.check(file_bytes, folder / file_name, document["files"].get(file_name))
         return safetensors.torch.load(file_bytes)
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise DamagedError(f"{folder / name} cannot be read: {error}") from error
+        raise DamagedError(f"{folder / file_name} cannot be read: {error}") from error
 
 
 def _check_secret(folder: Path, sealed: Any, secret: int | None) -> None:
     """Check that sealed models come with a secret."""
+    # Loaded as they are, sealed rows would make a net of permuted or rotated weights.
     if sealed is not None and secret is None:
         raise UserError(
             f"{folder} has models that are sealed by rotation {sealed['rotation']}; open them with the clients' "
@@ -191,24 +201,30 @@ def _check_secret(folder: Path, sealed: Any, secret: int | None) -> None:
 
 
 def _made(
-    folder: Path, about: Any, model: Callable[[], nn.Module] | None, trust_code: bool, numbers: int
+    folder: Path,
+    net_description: Any,
+    make_net: Callable[[], nn.Module] | None,
+    trust_code: bool,
+    available_numbers: int,
 ) -> tuple[nn.Module, str]:
-    """A new net, for ``numbers`` numbers, and its name."""
-    if model is None:
-        if about is None:
+    """A new net, for at most ``available_numbers`` numbers, and its name."""
+    if make_net is None:
+        if net_description is None:
             raise UserError(
                 f"{folder} has models of a custom net; pass its class or a function that makes it: coterie.load(..., model=Net)"
             )
         if not trust_code:
-            models.check_consent(str(about.get("name")), str(folder / MODELS_FILE))
-        return fresh(about, folder / MODELS_FILE, numbers), str(about.get("name"))
+            models.check_consent(str(net_description.get("name")), str(folder / MODELS_FILE))
+        return fresh(net_description, folder / MODELS_FILE, available_numbers), str(
+            net_description.get("name")
+        )
     # A net in place of a function is a likely mistake, with its own message.
-    if isinstance(model, nn.Module):
+    if isinstance(make_net, nn.Module):
         raise UserError(
             "model must be a class or function that makes the net, got a net; leave out the parentheses"
         )
     with seeded(0):
-        net = model()
+        net = make_net()
     if not isinstance(net, nn.Module):
         raise UserError(f"model must make an nn.Module, but makes {type(net).__name__}")
     return net, type(net).__name__
@@ -216,14 +232,15 @@ def _made(
 
 def _filled(
     net: nn.Module,
-    called: str,
-    path: Path,
+    net_name: str,
+    file_path: Path,
     tensors: dict[str, Tensor],
     sealed: Any,
     secret: int | None,
 ) -> nn.Module:
     """``net`` with the tensors of a file, unsealed if they are sealed."""
     try:
+        # The names and shapes of the tensors must be the net's.
         net.load_state_dict(tensors)
         if sealed is not None:
             # A sealed row becomes the clients' row before it is loaded.
@@ -231,5 +248,5 @@ def _filled(
             boundary = Boundary(rotation=sealed["rotation"], block=sealed["block"], secret=secret)
             layout.load(net, Wire(boundary, layout, seed=0).open(layout.row(tensors)))
     except (RuntimeError, KeyError) as error:
-        raise UserError(f"{path} cannot be loaded into {called}: {error}") from error
+        raise UserError(f"{file_path} cannot be loaded into {net_name}: {error}") from error
     return net

@@ -118,10 +118,10 @@ def run(
     return followed(rounds_made, chosen_method.name, rounds) if progress else rounds_made
 
 
-def _check_least(name: str, value: Any, least: int) -> None:
-    """Check that an argument is an integer of at least ``least``."""
-    if not isinstance(value, int) or value < least:
-        raise SettingError(f"{name} must be an integer >= {least}, got {value!r}")
+def _check_least(argument_name: str, value: Any, smallest_value: int) -> None:
+    """Check that an argument is an integer of at least ``smallest_value``."""
+    if not isinstance(value, int) or value < smallest_value:
+        raise SettingError(f"{argument_name} must be an integer >= {smallest_value}, got {value!r}")
 
 
 def _setup_of(scenario: Any) -> Scenario | OwnWorld:
@@ -160,24 +160,27 @@ class Run:
     def _repr_html_(self) -> str:
         title = f"{self.name}, {self.folder}"
         try:
-            lines = self.record.shown()[1] if self.record.begun else []
+            shown_lines = self.record.shown()[1] if self.record.begun else []
         except UserError as error:
             # A notebook shows a damaged run all the same.
             return table(f"{title}: {error}", [])
-        if not lines:
+        if not shown_lines:
             return table(f"{title}: no round has been made yet", [])
-        last_line = lines[-1]
-        tested = next((line for line in reversed(lines) if line["tested"]), None)
+        last_line = shown_lines[-1]
+        tested_line = next((line for line in reversed(shown_lines) if line["tested"]), None)
         # The groups of the last round, with the scores of the last tested one.
-        metric = shown_as(last_line).main
+        metric_name = shown_as(last_line).main
         table_rows = by_group(
             last_line["groups"],
-            metric,
-            lambda group: None if tested is None else mean_of(tested, group, metric),
+            metric_name,
+            lambda group: None if tested_line is None else mean_of(tested_line, group, metric_name),
         )
-        score = "" if tested is None else f", {metric} {spread(tested)['mean']:.3f}"
+        score_words = (
+            "" if tested_line is None else f", {metric_name} {spread(tested_line)['mean']:.3f}"
+        )
         return table(
-            f"{title}: round {last_line['round']} of {self.experiment.rounds}{score}", table_rows
+            f"{title}: round {last_line['round']} of {self.experiment.rounds}{score_words}",
+            table_rows,
         )
 
     @property
@@ -203,14 +206,14 @@ class Run:
     def finished(self) -> bool:
         """Whether the last round (or the round that reached the target) is recorded, and its checkpoint can be read."""
         lines = self.record.lines()
-        if (
-            not lines
-            or not self._last(lines[-1])
-            or lines[-1]["round"] not in self.record.checkpoints.rounds()
-        ):
+        if not lines or not self._last(lines[-1]):
+            return False
+        # A process may have been killed between the line of the round and its checkpoint.
+        last_round = lines[-1]["round"]
+        if last_round not in self.record.checkpoints.rounds():
             return False
         try:
-            self.record.checkpoints.check(lines[-1]["round"], self.record.identity())
+            self.record.checkpoints.check(last_round, self.record.identity())
         except DamagedError:
             # The round is made again, from the checkpoint before.
             return False
@@ -231,8 +234,12 @@ class Run:
     def _rows(self) -> Iterator[dict[str, Any]]:
         for shown_line in self.record.shown()[1]:
             client_id = shown_as(shown_line).key
-            for client, entry in shown_line["clients"].items():
-                yield {"round": shown_line["round"], "client": client_id(client), **entry}
+            for client_key, client_entry in shown_line["clients"].items():
+                yield {
+                    "round": shown_line["round"],
+                    "client": client_id(client_key),
+                    **client_entry,
+                }
 
     def rounds(self, workers: int | None = None, progress: bool = False) -> Iterator[Round]:
         """Start or resume the run.
@@ -257,6 +264,7 @@ class Run:
             # The process may have been killed before it removed older checkpoints.
             self.record.checkpoints.prune(self.experiment.checkpoints_kept)
             return
+        # Whatever is missing or wrong is found before the folder is made.
         self.experiment.check_secret()
         world = self.experiment.world(self.seed)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -268,16 +276,16 @@ class Run:
             if self.finished():
                 return
             with closing(self._engine(world, start, workers)) as engine:  # type: ignore[type-var]
-                for round in self._checked_start(engine, start):
-                    is_last = self._store(record, round)
-                    yield round
+                for finished_round in self._checked_start(engine, start):
+                    is_last = self._store(record, finished_round)
+                    yield finished_round
                     if is_last:
                         return
 
     def _engine(self, world: World, start: Position | None, workers: int | None) -> Iterator[Round]:
         """The rounds that are missing."""
         experiment = self.experiment
-        common: dict[str, Any] = {
+        common_settings: dict[str, Any] = {
             "rounds": experiment.rounds,
             "seed": self.seed,
             "eval_every": experiment.eval_every,
@@ -295,9 +303,9 @@ class Run:
             from coterie.engines.flower import simulation
 
             # Each client's process makes the world from the experiment's tables.
-            maker = partial(world_of, json.dumps(experiment.spec()), self.seed)
+            make_world = partial(world_of, json.dumps(experiment.spec()), self.seed)
             return simulation.rounds(
-                self.method, maker, workers=workers or experiment.workers, **common
+                self.method, make_world, workers=workers or experiment.workers, **common_settings
             )
         # The engine of an extension gets the world, and a function that makes it elsewhere.
         if experiment.engine != "inprocess":
@@ -311,7 +319,7 @@ class Run:
                 workers=workers,
             )
         return inprocess.rounds(
-            self.method, world, **common, **asdict(experiment.hardware(workers))
+            self.method, world, **common_settings, **asdict(experiment.hardware(workers))
         )
 
     def _elsewhere(self, world: World) -> Callable[[], World]:
@@ -320,10 +328,11 @@ class Run:
 
     def _try(self, world: World) -> None:
         """Let the engine of an extension try what can fail before a file is written."""
+        # Coterie's own engines are tried by the rehearsal of each method.
         experiment = self.experiment
         if experiment.engine not in ("inprocess", "flower"):
-            maker = self._elsewhere(world)
-            ENGINES.find(experiment.engine).prepare(experiment, self.seed, maker)
+            make_world = self._elsewhere(world)
+            ENGINES.find(experiment.engine).prepare(experiment, self.seed, make_world)
 
     def _checked_start(self, engine: Iterator[Round], start: Position | None) -> Iterator[Round]:
         """The engine's rounds; an error in the first one means that the checkpoint at the start is damaged."""
@@ -332,48 +341,57 @@ class Run:
             with from_stored(
                 self.record.checkpoints.path(start.round), passed_errors=(EngineError,)
             ):
-                first = next(engine, None)
-            if first is not None:
-                yield first
+                first_round = next(engine, None)
+            if first_round is not None:
+                yield first_round
         yield from engine
 
     def _prepare(self, world: World) -> Position | None:
         """Write ``run.toml``, or check it and remove the records after the checkpoint."""
         record = self.record
-        facts = world_facts(world)
+        facts_now = world_facts(world)
         # A new run is described; one that goes on must have the same clients and data.
         if not record.begun:
             known_secret = self.experiment.origin and self.experiment.origin.secret
-            secret = {"secret": known_secret} if known_secret else secret_entry(self.experiment)
-            record.describe(
-                {**self.experiment.spec(), **secret, "world": facts, "versions": versions()}
+            secret_table = (
+                {"secret": known_secret} if known_secret else secret_entry(self.experiment)
             )
-        elif not same_world(facts, record.description()["world"]):
+            record.describe(
+                {
+                    **self.experiment.spec(),
+                    **secret_table,
+                    "world": facts_now,
+                    "versions": versions(),
+                }
+            )
+        elif not same_world(facts_now, record.description()["world"]):
             raise UserError(
                 f"{self.folder} cannot be resumed: the scenario's clients or data have changed"
             )
         # Rounds after the newest checkpoint are made again.
         try:
-            stored = record.go_on(Position, self.experiment.checkpoint_every)
+            checkpoint = record.go_on(Position, self.experiment.checkpoint_every)
         except DamagedError as error:
             raise DamagedError(
                 f"{error}; to repeat the run, use coterie run {self.folder / RUN_FILE} --out DIR"
             ) from error
-        return stored[1] if stored else None
+        return checkpoint[1] if checkpoint else None
 
-    def _store(self, record: Record, round: Round) -> bool:
+    def _store(self, record: Record, finished_round: Round) -> bool:
         """Record a round, store its checkpoint if one is due, and return whether the run ends here."""
         # The line before the checkpoint: a killed process leaves at most lines that are made again.
-        is_last = self._last(record.keep(round))
-        if is_last or round.number % self.experiment.checkpoint_every == 0:
-            record.store(round.number, round.position, self.experiment.checkpoints_kept)
+        is_last = self._last(record.keep(finished_round))
+        if is_last or finished_round.number % self.experiment.checkpoint_every == 0:
+            record.store(
+                finished_round.number, finished_round.position, self.experiment.checkpoints_kept
+            )
         return is_last
 
-    def _last(self, recorded: Line) -> bool:
+    def _last(self, recorded_line: Line) -> bool:
         # The target is a value of the main metric, by which people read the line.
         if self.experiment.target is not None:
-            recorded = Shown.of(self.record.description()["world"]).line(recorded)
-        return ends(recorded, self.experiment.rounds, self.experiment.target)
+            recorded_line = Shown.of(self.record.description()["world"]).line(recorded_line)
+        return ends(recorded_line, self.experiment.rounds, self.experiment.target)
 
 
 @public
@@ -421,26 +439,26 @@ def secret_entry(experiment: Experiment) -> dict[str, str]:
     return {} if secret is None else {"secret": known_by(secret)}
 
 
-def world_of(spec: str, seed: int) -> World:
+def world_of(spec_json: str, seed: int) -> World:
     """The world of an experiment, for processes that build their own.
 
     Args:
-        spec: The experiment's tables, as JSON.
+        spec_json: The experiment's tables, as JSON.
         seed: The seed of the world.
 
     Returns:
         The scenario's clients and data.
     """
-    return make(json.loads(spec)).world(seed)
+    return make(json.loads(spec_json)).world(seed)
 
 
-def same_world_of(spec: str, seed: int, expected: str) -> World:
+def same_world_of(spec_json: str, seed: int, expected_digest: str) -> World:
     """The world of an experiment on another machine, where its data must be the same.
 
     Args:
-        spec: The experiment's tables, as JSON.
+        spec_json: The experiment's tables, as JSON.
         seed: The seed of the world.
-        expected: The digest of the data, see :func:`digest`.
+        expected_digest: The digest of the data, see :func:`digest`.
 
     Returns:
         The scenario's clients and data.
@@ -448,8 +466,9 @@ def same_world_of(spec: str, seed: int, expected: str) -> World:
     Raises:
         UserError: The data are not the same.
     """
-    world = world_of(spec, seed)
-    if digest(world) != expected:
+    # Each machine reads its own copy of the data, which may be another version.
+    world = world_of(spec_json, seed)
+    if digest(world) != expected_digest:
         raise UserError("its clients or data are not those of the machine where the run began")
     return world
 
@@ -461,10 +480,12 @@ def changed_versions(run: Run) -> list[str]:
     # A package that the record does not have yet counts as unchanged.
     versions_then = run.record.description()["versions"]
     sentences = []
-    for package, version_now in versions().items():
-        version_then = versions_then.get(package, version_now)
+    for package_name, version_now in versions().items():
+        version_then = versions_then.get(package_name, version_now)
         if version_then != version_now:
-            sentences.append(f"the run began with {package} {version_then}, this is {version_now}")
+            sentences.append(
+                f"the run began with {package_name} {version_then}, this is {version_now}"
+            )
     return sentences
 
 

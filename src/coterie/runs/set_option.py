@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from coterie.boundary import Boundary
@@ -45,10 +46,10 @@ class SettingPlace(NamedTuple):
 
     def set(self, value: Any) -> None:
         """Write a value into the table."""
-        part = self.values.get(self.key)
-        if self.kind == "scenario" and isinstance(part, Mapping):
+        part_table = self.values.get(self.key)
+        if self.kind == "scenario" and isinstance(part_table, Mapping):
             # The name of a part stands for its main setting; its other settings stay.
-            value = {**part, SCENARIO_PARTS[self.key].main: value}
+            value = {**part_table, SCENARIO_PARTS[self.key].main: value}
         self.values[self.key] = value
 
 
@@ -72,7 +73,7 @@ def assign(spec: Spec, text: str) -> Spec:
         SettingError: The key is unknown (the message names the most similar key) or ambiguous, or
             the value cannot be read.
     """
-    key, equals, value = (part.strip() for part in text.partition("="))
+    key, equals, value = map(str.strip, text.partition("="))
     if not equals or not _KEY_PATTERN.fullmatch(key):
         got_words = (
             "; the value is not shown: it may be a secret"
@@ -86,11 +87,11 @@ def assign(spec: Spec, text: str) -> Spec:
         "training": dict(spec["training"]),
         "boundary": dict(spec["boundary"]),
         "robust": dict(spec["robust"]),
-        "methods": [dict(method_table) for method_table in spec["methods"]],
+        "methods": list(map(dict, spec["methods"])),
     }
     try:
         # TOML's notation, or the text itself.
-        parsed = parse(value)
+        parsed_value = parse(value)
     except ValueError as error:
         if key.rpartition(".")[2] == "secret" and value.isdecimal():
             raise SettingError(
@@ -98,155 +99,175 @@ def assign(spec: Spec, text: str) -> Spec:
             ) from None
         raise SettingError(f"--set {key}: the value cannot be read: {error}") from error
     # A setting may have the text "none" (a shift), and an optional setting takes "none" for None.
-    if parsed is None:
-        parsed = "none"
-    setup = find(spec["scenario"]["name"])
-    of_table = isinstance(setup, Scenario) and setup.dataset.name == "table"
+    if parsed_value is None:
+        parsed_value = "none"
+    scenario_setup = find(spec["scenario"]["name"])
+    is_table_data = isinstance(scenario_setup, Scenario) and scenario_setup.dataset.name == "table"
     # Write each setting into every place that the key means.
-    for flat_key, flat_value in _flat_settings(spec, key, parsed).items():
-        places = list(_places(spec))
+    for flat_key, flat_value in _flat_settings(spec, key, parsed_value).items():
+        all_places = list(_places(spec))
         is_dotted = "." in flat_key
-        matching = _dotted(places, flat_key) if is_dotted else _bare(places, flat_key, of_table)
-        for place in matching:
+        matching_places = (
+            _dotted(all_places, flat_key)
+            if is_dotted
+            else _bare(all_places, flat_key, is_table_data)
+        )
+        for place in matching_places:
             place.set(flat_value)
     return spec
 
 
-def _flat_settings(spec: Spec, key: str, value: Any) -> dict[str, Any]:
+def _flat_settings(spec: Spec, dotted_key: str, value: Any) -> dict[str, Any]:
     """The settings that ``key=value`` stands for, those of a part of the scenario by their flat names.
 
     ``scenario.partition.alpha`` is ``scenario.alpha``, and a table for ``scenario.partition`` is
     all settings in it.
     """
-    table, _, part_and_setting = key.partition(".")
-    part, _, setting_name = part_and_setting.partition(".")
-    if table != "scenario" or part not in SCENARIO_PARTS:
-        return {key: value}
+    table_name, _, part_and_setting = dotted_key.partition(".")
+    part_name, _, setting_name = part_and_setting.partition(".")
+    if table_name != "scenario" or part_name not in SCENARIO_PARTS:
+        return {dotted_key: value}
     # One setting of a part is a table with one entry.
     part_table = {setting_name: value} if setting_name else value
     if not isinstance(part_table, Mapping):
-        return {key: value}
+        return {dotted_key: value}
     # The options of a data set depend on its name. The same table may change it, so the main
     # setting comes first.
-    dataset = _dataset_name(spec)
-    if part == "dataset":
-        dataset = str(part_table.get("name", dataset))
-    main = SCENARIO_PARTS[part].main
+    dataset_name = _dataset_name(spec)
+    if part_name == "dataset":
+        dataset_name = str(part_table.get("name", dataset_name))
+    main_setting = SCENARIO_PARTS[part_name].main
     settings = {}
-    for inner_name in sorted(part_table, key=lambda inner_name: inner_name != main):
+    for inner_name in sorted(part_table, key=lambda inner_name: inner_name != main_setting):
         try:
-            settings[f"scenario.{flat_name(part, inner_name, dataset)}"] = part_table[inner_name]
+            settings[f"scenario.{flat_name(part_name, inner_name, dataset_name)}"] = part_table[
+                inner_name
+            ]
         except SettingError as error:
-            raise SettingError(f"--set {key}: {error}") from None
+            raise SettingError(f"--set {dotted_key}: {error}") from None
     return settings
 
 
 def _places(spec: Spec) -> Iterator[SettingPlace]:
-    for table in spec["methods"]:
-        for key in settings_of(method_class(table["name"])):
-            yield SettingPlace("method", table["name"], key, table)
-    for key in settings_of(Training):
-        yield SettingPlace("training", "training", key, spec["training"])
-    for key in settings_of(Boundary):
-        yield SettingPlace("boundary", "boundary", key, spec["boundary"])
-    for key in settings_of(Robust):
-        yield SettingPlace("robust", "robust", key, spec["robust"])
-    for key in _scenario_settings(spec):
-        yield SettingPlace("scenario", "scenario", key, spec["scenario"])
-    for key in (*PLAIN_SETTINGS, "seeds"):
-        yield SettingPlace("experiment", "experiment", key, spec)
+    for method_table in spec["methods"]:
+        for setting_key in settings_of(method_class(method_table["name"])):
+            yield SettingPlace("method", method_table["name"], setting_key, method_table)
+    for setting_key in settings_of(Training):
+        yield SettingPlace("training", "training", setting_key, spec["training"])
+    for setting_key in settings_of(Boundary):
+        yield SettingPlace("boundary", "boundary", setting_key, spec["boundary"])
+    for setting_key in settings_of(Robust):
+        yield SettingPlace("robust", "robust", setting_key, spec["robust"])
+    for setting_key in _scenario_settings(spec):
+        yield SettingPlace("scenario", "scenario", setting_key, spec["scenario"])
+    for setting_key in (*PLAIN_SETTINGS, "seeds"):
+        yield SettingPlace("experiment", "experiment", setting_key, spec)
 
 
 def _scenario_settings(spec: Spec) -> list[str]:
     """The names of the scenario's settings, those of its parts by their flat names."""
     if isinstance(find(spec["scenario"]["name"]), OwnWorld):
         return settings_of(OwnWorld, hidden=OWN_FIELDS)
-    return [name for name in Scenario.setting_names(_dataset_name(spec)) if name != "training"]
+    return _without_training(Scenario.setting_names(_dataset_name(spec)))
+
+
+def _without_training(scenario_settings: Iterable[str]) -> list[str]:
+    """The settings of a scenario; those of local training have their own table."""
+    return [name for name in scenario_settings if name != "training"]
 
 
 def _dataset_name(spec: Spec) -> str:
     """The name of the scenario's data set, which the experiment may change; empty for your own world."""
     setup = find(spec["scenario"]["name"])
     usual_name = setup.dataset.name if isinstance(setup, Scenario) else ""
-    dataset = spec["scenario"].get("dataset", usual_name)
-    if isinstance(dataset, Mapping):
-        dataset = dataset.get("name", usual_name)
-    return str(dataset)
+    dataset_entry = spec["scenario"].get("dataset", usual_name)
+    if isinstance(dataset_entry, Mapping):
+        dataset_entry = dataset_entry.get("name", usual_name)
+    return str(dataset_entry)
 
 
-def _dotted(places: list[SettingPlace], key: str) -> list[SettingPlace]:
+def _dotted(places: list[SettingPlace], dotted_key: str) -> list[SettingPlace]:
     # The part before the dot is a table, or the name of a method.
-    table, _, setting_name = key.rpartition(".")
-    table_places = [place for place in places if table in (place.table, place.kind)]
+    table_name, _, setting_name = dotted_key.rpartition(".")
+    table_places = [place for place in places if table_name in (place.table, place.kind)]
     if not table_places:
-        tables = dict.fromkeys([*(place.table for place in places), "method"])
-        if table in METHODS:
-            raise SettingError(f"--set {key}: {table} is not among the methods of this run")
-        if table in SCENARIO_PARTS:
-            raise SettingError(f"--set {key}: there is no {table!r}; did you mean scenario.{key}?")
+        known_tables = dict.fromkeys([*map(attrgetter("table"), places), "method"])
+        if table_name in METHODS:
+            raise SettingError(
+                f"--set {dotted_key}: {table_name} is not among the methods of this run"
+            )
+        if table_name in SCENARIO_PARTS:
+            raise SettingError(
+                f"--set {dotted_key}: there is no {table_name!r}; did you mean scenario.{dotted_key}?"
+            )
         raise SettingError(
-            f"--set {key}: there is no {table!r}{nearest(table, tables)} (known: {', '.join(tables)})"
+            f"--set {dotted_key}: there is no {table_name!r}{nearest(table_name, known_tables)} "
+            f"(known: {', '.join(known_tables)})"
         )
-    matching = [place for place in table_places if place.key == setting_name]
-    if not matching:
-        known_names = list(dict.fromkeys(place.key for place in table_places))
+    matching_places = [place for place in table_places if place.key == setting_name]
+    if not matching_places:
+        known_names = list(dict.fromkeys(map(attrgetter("key"), table_places)))
         # The setting of this table that was most likely meant.
-        likely = meant(setting_name, known_names)
-        likely_hint = f"; did you mean {likely}?" if likely else ""
+        likely_name = meant(setting_name, known_names)
+        likely_hint = f"; did you mean {likely_name}?" if likely_name else ""
         raise SettingError(
-            f"--set {key}: {table} has no setting {setting_name!r}{likely_hint} (known: {', '.join(known_names)})"
+            f"--set {dotted_key}: {table_name} has no setting {setting_name!r}{likely_hint} (known: {', '.join(known_names)})"
         )
-    return matching
+    return matching_places
 
 
-def _bare(places: list[SettingPlace], key: str, of_table: bool) -> list[SettingPlace]:
-    matching = [place for place in places if place.key == key and place.kind not in DOTTED_TABLES]
+def _bare(places: list[SettingPlace], setting_key: str, of_table: bool) -> list[SettingPlace]:
+    matching_places = [
+        place for place in places if place.key == setting_key and place.kind not in DOTTED_TABLES
+    ]
     # In a table, target is the column to predict; otherwise the accuracy, which --target also sets.
-    if key == "target":
-        matching = [place for place in matching if (place.kind == "scenario") == of_table]
-    if not matching:
-        if table := next((place.table for place in places if place.key == key), None):
-            raise SettingError(f"--set {key}: write {table}.{key}")
+    if setting_key == "target":
+        matching_places = [
+            place for place in matching_places if (place.kind == "scenario") == of_table
+        ]
+    if not matching_places:
+        if table_name := next((place.table for place in places if place.key == setting_key), None):
+            raise SettingError(f"--set {setting_key}: write {table_name}.{setting_key}")
         raise SettingError(
-            f"--set {key}: no method of this run, training or scenario has a setting {key!r}{_hint(places, key)}"
+            f"--set {setting_key}: no method of this run, training or scenario has a setting "
+            f"{setting_key!r}{_hint(places, setting_key)}"
         )
     # Several methods may share a setting; several kinds of tables may not.
-    if len({place.kind for place in matching}) > 1:
-        names = " or ".join(dict.fromkeys(place.dotted for place in matching))
-        raise SettingError(f"--set {key} is ambiguous: write {names}")
-    return matching
+    if len({place.kind for place in matching_places}) > 1:
+        dotted_names = " or ".join(dict.fromkeys(map(attrgetter("dotted"), matching_places)))
+        raise SettingError(f"--set {setting_key} is ambiguous: write {dotted_names}")
+    return matching_places
 
 
-def _hint(places: list[SettingPlace], key: str) -> str:
+def _hint(places: list[SettingPlace], setting_key: str) -> str:
     """The end of a sentence that says which setting may be meant by a key that is none."""
     # Its names elsewhere; settings of the run's methods come first.
-    for name in (key, *called_here(key)):
-        likely = next((place for place in places if place.key == name), None)
-        if likely is not None:
-            return f"; did you mean {_written(places, likely)}?"
+    for known_name in (setting_key, *called_here(setting_key)):
+        likely_place = next((place for place in places if place.key == known_name), None)
+        if likely_place is not None:
+            return f"; did you mean {_written(places, likely_place)}?"
     # Then a setting of methods that this run does not have.
-    other_methods = [
-        name
-        for name, method_type in METHODS.items()
-        if any(
-            setting_name in settings_of(method_type) for setting_name in (key, *called_here(key))
-        )
-    ]
+    possible_names = {setting_key, *called_here(setting_key)}
+    other_methods = []
+    for method_name, method_type in METHODS.items():
+        if not possible_names.isdisjoint(settings_of(method_type)):
+            other_methods.append(method_name)
     if other_methods:
         return f"; it is a setting of {', '.join(other_methods)}, and this run has none of these"
     # Last, a slip.
-    likely_key = meant(key, dict.fromkeys(place.key for place in places))
+    likely_key = meant(setting_key, dict.fromkeys(map(attrgetter("key"), places)))
     if likely_key is not None:
-        return f"; did you mean {_written(places, next(place for place in places if place.key == likely_key))}?"
+        likely_place = next(place for place in places if place.key == likely_key)
+        return f"; did you mean {_written(places, likely_place)}?"
     return "; coterie methods NAME and coterie scenarios NAME list them"
 
 
 def _written(places: list[SettingPlace], meant_place: SettingPlace) -> str:
     """A setting as --set takes it: the key alone where that is clear."""
-    kinds = {place.kind for place in places if place.key == meant_place.key}
+    table_kinds = {place.kind for place in places if place.key == meant_place.key}
     return (
         meant_place.key
-        if len(kinds) == 1 and meant_place.kind not in DOTTED_TABLES
+        if len(table_kinds) == 1 and meant_place.kind not in DOTTED_TABLES
         else meant_place.dotted
     )
 
@@ -262,35 +283,40 @@ def option_hint(option: str, value: str) -> str:
     Returns:
         The text, from its semicolon; empty if no setting has such a name.
     """
-    tables = {
+    keys_of_table = {
         "training": settings_of(Training),
-        "scenario": [name for name in Scenario.setting_names() if name != "training"],
+        "scenario": _without_training(Scenario.setting_names()),
         "boundary": settings_of(Boundary),
         "robust": settings_of(Robust),
     }
     # Every setting of every table, also of methods that a run may not have.
-    places = [SettingPlace(name, name, key, {}) for name, keys in tables.items() for key in keys]
-    places += [
-        SettingPlace("method", name, key, {})
-        for name, cls in METHODS.items()
-        for key in settings_of(cls)
-    ]
-    key = option.lstrip("-").replace("-", "_")
-    names = [key, *called_here(key)]
-    if key == "metric":  # a distance to FL+HC; an option of this name is a metric of models
-        names.reverse()
-    for name in names:
-        likely = [place for place in places if place.key == name]
-        if not likely:
+    places = []
+    for table_name, setting_keys in keys_of_table.items():
+        places += [SettingPlace(table_name, table_name, key, {}) for key in setting_keys]
+    for method_name, method_type in METHODS.items():
+        places += [SettingPlace("method", method_name, key, {}) for key in settings_of(method_type)]
+    setting_key = option.lstrip("-").replace("-", "_")
+    possible_names = [setting_key, *called_here(setting_key)]
+    if setting_key == "metric":  # a distance to FL+HC; an option of this name is a metric of models
+        possible_names.reverse()
+    for setting_name in possible_names:
+        likely_places = [place for place in places if place.key == setting_name]
+        if not likely_places:
             continue
         # Of several places, the table or the method that users most likely mean.
-        of_a_method = [place for place in likely if place.kind == "method"]
-        place = of_a_method[0] if of_a_method and name in _SETTINGS_OF_METHODS else likely[0]
-        shown = "VALUE" if not value or "secret" in name else value
-        if place.kind == "scenario" and isinstance(Scenario.default_of(name), tuple):
+        of_a_method = [place for place in likely_places if place.kind == "method"]
+        place = (
+            of_a_method[0]
+            if of_a_method and setting_name in _SETTINGS_OF_METHODS
+            else likely_places[0]
+        )
+        shown = "VALUE" if not value or "secret" in setting_name else value
+        if place.kind == "scenario" and isinstance(Scenario.default_of(setting_name), tuple):
             shown = f"'[\"{shown}\"]'"
-        text = f"method.{name}" if place.kind == "method" else _written(likely, place)
-        return f"; it is a setting: --set {text}={shown}"
+        setting_words = (
+            f"method.{setting_name}" if place.kind == "method" else _written(likely_places, place)
+        )
+        return f"; it is a setting: --set {setting_words}={shown}"
     return ""
 
 
