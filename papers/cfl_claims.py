@@ -86,15 +86,19 @@ def _gap_claims(problem: str, rows: Sequence[Row]) -> tuple[Claim, ...]:
     enough = {of: None if place is None else sizes[place] for of, place in above.items()}
     rises = all(after > before for before, after in pairwise(means[UPDATES]))
     printed = ENOUGH_EXAMPLES.get(problem)
+    shares = [mean(picked(rows, examples=size), UPDATES, "correct") for size in sizes]
+    correct_from = _correct_from(sizes, shares)
     of_updates, of_gradients = (enough[of] or np.inf for of in (UPDATES, GRADIENTS))
     better = sum(a > b for a, b in zip(means[UPDATES], means[GRADIENTS], strict=True))
     return (
         Claim(
-            what=f"{problem}: examples for a gap above zero",
+            what=f"{problem}: examples for a correct bipartition",
             printed=f"≈ {printed}" if printed else "– (MNIST ≈ 20)",
-            ours=_number(enough[UPDATES]),
-            rule=f"above zero at {printed} and at all greater sizes" if printed else NOT_PRINTED,
-            holds=of_updates <= printed if printed else None,
+            ours=f"{_number(correct_from)}; {_when_above(enough[UPDATES])}",
+            rule=f"correct in most seeds at {printed}, and in every seed at all greater sizes"
+            if printed
+            else NOT_PRINTED,
+            holds=(correct_from or np.inf) <= printed if printed else None,
         ),
         Claim(
             what=f"{problem}: the gap with more examples",
@@ -112,6 +116,18 @@ def _gap_claims(problem: str, rows: Sequence[Row]) -> tuple[Claim, ...]:
             holds=better == len(sizes) and of_updates <= min(of_gradients, max(sizes)),
         ),
     )
+
+
+def _correct_from(sizes: Sequence[int], shares: Sequence[float]) -> int | None:
+    """The least number of examples with a correct bipartition in most seeds, and in every seed with more examples."""
+    enough = None
+    for size, share in zip(reversed(sizes), reversed(shares), strict=True):
+        if share <= 0.5:
+            break
+        enough = size
+        if share < 1:
+            break
+    return enough
 
 
 def gap_table(rows: Sequence[Row]) -> Table:
@@ -172,20 +188,24 @@ def round_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
             if (place := stays_above(list(points))) is not None
         }
         rounds = {of: str(first.get(of, "never")) for of in means}
+        # The share of seeds in which the best cut by updates is correct, round by round.
+        correct_shares = found(own, UPDATES, "correct").mean(0)
+        correct_place = stays_above(list(correct_shares), level=1 - 1e-9)
+        correct_from = None if correct_place is None else correct_place + 1
         of_updates, of_gradients = (first.get(of, np.inf) for of in (UPDATES, GRADIENTS))
         aside = ABLATIONS.get(problem, "")
         printed = problem in ENOUGH_EXAMPLES or problem in ABLATIONS
         out += [
             Claim(
-                what=f"{problem}: rounds for a gap above zero",
+                what=f"{problem}: rounds for a correct bipartition",
                 printed=f"≈ {ENOUGH_ROUNDS}"
                 if printed
                 else f"– (MNIST and CIFAR-10 ≈ {ENOUGH_ROUNDS})",
-                ours=rounds[UPDATES],
-                rule=f"above zero from round {ENOUGH_ROUNDS} to the end"
+                ours=f"{correct_from or 'never'}; {_when_above(first.get(UPDATES))}",
+                rule=f"correct in every seed from round {ENOUGH_ROUNDS} to the end"
                 if printed
                 else NOT_PRINTED,
-                holds=of_updates <= ENOUGH_ROUNDS if printed else None,
+                holds=(correct_from or np.inf) <= ENOUGH_ROUNDS if printed else None,
                 aside=aside,
             ),
             Claim(
@@ -206,6 +226,12 @@ def round_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
             ),
         ]
     return tuple(out)
+
+
+def _when_above(first_round: int | None) -> str:
+    if first_round is None:
+        return "the gap is not above zero at the end"
+    return f"the gap is above zero from {first_round}"
 
 
 # -- figure 7

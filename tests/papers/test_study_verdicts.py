@@ -149,7 +149,10 @@ def gaps(problem: str, updates: Sequence[float], gradients: Sequence[float]) -> 
     sizes = (100, 500, 1000) if problem == "CIFAR-10" else (10, 20, 100)
     return [
         row(
-            {"updates": {"gap": a, "correct": 1.0}, "gradients": {"gap": b, "correct": 0.0}},
+            {
+                "updates": {"gap": a, "correct": float(a > 0)},
+                "gradients": {"gap": b, "correct": 0.0},
+            },
             problem=problem,
             examples=size,
         )
@@ -195,11 +198,34 @@ def test_gaps_by_examples(
     assert list(holds("cfl/fig5", gaps(problem, updates, gradients)).values()) == expected
 
 
+@pytest.mark.parametrize(
+    ("correct_seeds_of_size", "expected"),
+    [
+        ((0, 2, 3), True),  # of three seeds, two at the printed size, and all with more examples
+        ((0, 1, 3), False),
+        ((0, 3, 2), False),  # a wrong cut with more examples
+        ((3, 3, 3), True),
+    ],
+)
+def test_a_correct_bipartition_is_one_of_most_seeds_and_of_all_with_more_examples(
+    correct_seeds_of_size: Sequence[int], expected: bool
+) -> None:
+    rows = []
+    for seed in range(3):
+        for size, correct_seeds in zip((10, 20, 50), correct_seeds_of_size, strict=True):
+            measured = {"gap": -0.1, "correct": float(seed < correct_seeds)}
+            found = {"updates": measured, "gradients": measured}
+            rows.append(row(found, problem="MNIST", examples=size, seed=seed))
+    (claim, *_) = holds("cfl/fig5", rows).items()
+    assert claim == ("MNIST: examples for a correct bipartition", expected)
+
+
 def test_gaps_by_rounds() -> None:
     def verdicts(
         updates: Sequence[float], gradients: Sequence[float], problem: str = "MNIST"
     ) -> list[bool | None]:
-        gap = {"updates": {"gap": updates}, "gradients": {"gap": gradients}}
+        correct = [float(value > 0) for value in updates]
+        gap = {"updates": {"gap": updates, "correct": correct}, "gradients": {"gap": gradients}}
         return list(holds("cfl/fig6", [row(gap, problem=problem, rounds=len(updates))]).values())
 
     assert verdicts([-1, 0.1, 0.2, 0.3], [-1, -1, 0.1, 0.2]) == [True, True, True]
@@ -207,7 +233,11 @@ def test_gaps_by_rounds() -> None:
     ablation = "CIFAR-10, 500 examples"  # judged, not counted
     assert verdicts([-1.0] * 10 + [0.1] * 5, [-1.0] * 15, ablation)[::2] == [False, True]
     rows = [
-        row({of: {"gap": [-1, 0.1]} for of in ("updates", "gradients")}, problem=p, rounds=2)
+        row(
+            {of: {"gap": [-1, 0.1], "correct": [0.0, 1.0]} for of in ("updates", "gradients")},
+            problem=p,
+            rounds=2,
+        )
         for p in ("MNIST", ablation)
     ]
     assert [what.partition(": ")[0] for what in aside("cfl/fig6", rows)] == [ablation] * 3

@@ -31,6 +31,7 @@ import problem_tables
 import published_tables
 import ray_table
 import regret_tables
+import replications
 import scale_table
 import standing_tables
 import study_tables
@@ -264,6 +265,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "strengths": experiment_tables.strengths,
     **study_tables.PARTS,
     **regret_tables.PARTS,
+    **replications.PARTS,
     **drift_tables.PARTS,
     **suggest_table.PARTS,
     **problem_tables.PARTS,
