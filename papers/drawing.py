@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coterie.report.colours import BLUE, GREEN, ORANGE
 from coterie.report.figures import style
 from coterie.report.figures.style import (
-    BLUE,
     COLOURS,
     COLUMN,
     DASHES,
-    GREEN,
     GREY,
     MARKERS,
-    ORANGE,
     PAGE,
     panels,
 )

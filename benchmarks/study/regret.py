@@ -38,7 +38,7 @@ from study.run import KEY, Run, append, followed, lines, with_files
 
 SETTINGS = tomllib.loads((Path(__file__).parent / "regret.toml").read_text())
 
-CHOICES = {"lead": "the clients are now served by ", "drop": "clients stop training "}
+CHOICES = {"lead": "the clients now use ", "drop": "clients stop training "}
 """Kinds of notes that say what a method chose -> the words before that."""
 
 

@@ -538,12 +538,12 @@ def test_record_page_and_explanation_say_who_takes_no_part(tmp_path: Path) -> No
         assert line["refused"] == {"hospital-1": f"its schema differs: {why}"}
     assert explain(tmp_path)["left_out"] == {"hospital-1": f"its schema differs: {why}"}
     assert (
-        "WHO TAKES NO PART\n  Client hospital-1: its schema differs: it has the same columns"
+        "CLIENTS THAT ARE EXCLUDED\n  Client hospital-1: its schema differs: it has the same columns"
         in words(tmp_path)
     )
     with pytest.raises(
         UserError,
-        match="client hospital-1 takes no part: its schema differs: it has the same columns",
+        match="client hospital-1 is excluded: its schema differs: it has the same columns",
     ):
         explain(tmp_path, client="hospital-1")
     assert "same columns in another order" in json.dumps(document([tmp_path]), default=str)

@@ -321,7 +321,7 @@ def test_errors_are_one_sentence_and_exit_2(
         ),
         ([str(run), "--round", "4"], "--round 4 is not among the 3 recorded rounds"),
         ([str(run), "--round", "0"], "1 to 3"),
-        ([str(tmp_path / "runs")], "has 2 runs inside, and explain tells of one: one, two"),
+        ([str(tmp_path / "runs")], "has 2 runs inside; explain takes one of them: one, two"),
         ([str(empty)], "has no completed round yet"),
         ([str(tmp_path / "none")], "is not a run directory"),
     ):

@@ -160,7 +160,7 @@ def test_split_half_and_its_level(tmp_path: Path) -> None:
     assert note.kind != "split"
     calm = found["standing"]["groups"][0]["decision"]
     (flip,) = calm["would_change"]
-    assert "probed again" in flip["then"]
+    assert "tested again" in flip["then"]
     again = list(play(changed(method, flip), world, calm["round"]))
     assert all(p.notes for p in again if p.replies.halves)
     note = same(again[-1].notes, calm)

@@ -83,9 +83,9 @@ def test_a_client_is_told_which_model_serves_it(run: Path) -> None:
     )
     assert found["personal"]["serves"] == (found["personal"]["expected"] < 0)
     does = (
-        "Its personal model serves it"
+        "It uses its personal model"
         if found["personal"]["serves"]
-        else "Its personal model does not serve it"
+        else "It does not use its personal model"
     )
     assert does in words(run, client=3, width=10_000)
 
@@ -94,10 +94,10 @@ def test_the_words_name_methods_that_users_know(run: Path) -> None:
     text = words(run, width=10_000)
     assert "tuned-" not in text
     assert (
-        "WHICH MODELS WERE TRAINED AND SERVED\n  Round 6: clients stop training one model (fedavg)"
+        "WHICH MODELS WERE TRAINED AND USED\n  Round 6: clients stop training one model (fedavg)"
         in text
     )
     assert "no reason was recorded" not in text
     assert last_decision(Record(run).shown()[1]).startswith(
-        "Round 4: The clients are now served by groups (split-half)"
+        "Round 4: The clients now use groups (split-half)"
     )

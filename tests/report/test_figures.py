@@ -98,9 +98,9 @@ def test_a_line_is_the_mean_of_the_honest_members_of_a_group(tmp_path: Path) -> 
     told = gather(folder)
     told.description["world"]["adversaries"] = [2]
     axes = figure(told, "accuracy").axes[0]
-    group = next(one for one in axes.lines if str(one.get_label()).startswith("G0"))
+    group = next(one for one in axes.lines if str(one.get_label()).startswith("all"))
     expected = [np.mean([1 - 1 / (client + round + 1) for client in (0, 1)]) for round in (1, 3)]
-    assert group.get_label() == "G0 (3 clients)"
+    assert group.get_label() == "all (3 clients)"
     assert list(group.get_xdata()) == [1, 3]
     np.testing.assert_allclose(group.get_ydata(), expected)
 

@@ -235,7 +235,7 @@ def test_a_browser_sees_rounds_as_they_come(
     Record(run).append(line(1, GROUPS))
     live.update()
     tab.locator("#live", has_text="live").wait_for()
-    tab.get_by_text("every note").click()
+    tab.get_by_text("every event").click()
     tab.evaluate("scrollTo(0, 300)")
     split = note("split", GROUPS[0], [[0, 1], [2, 3]], text="they pull apart")
     for number in (2, 3):
@@ -244,7 +244,7 @@ def test_a_browser_sees_rounds_as_they_come(
     tab.get_by_text("they pull apart").first.wait_for()
     tab.wait_for_function("document.getElementById('live').hidden")  # the run has ended
     tab.wait_for_function("scrollY === 300")
-    pressed = tab.get_by_text("every note").get_attribute("aria-pressed")
+    pressed = tab.get_by_text("every event").get_attribute("aria-pressed")
     assert pressed == "true"  # what the reader chose stays
     assert tab.wrong == []
     assert set(tab.asked) == {page.as_uri()}

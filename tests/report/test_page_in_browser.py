@@ -38,7 +38,7 @@ class Opened:
         return [
             str(text)
             for text in self.tab.locator(
-                f"section.run .tall tbody td:nth-child({column})"
+                f"section.run [aria-label='Table of clients'] tbody td:nth-child({column})"
             ).all_text_contents()
         ]
 
@@ -95,12 +95,12 @@ def test_arrow_keys_read_the_groups_and_the_charts(one: Opened) -> None:
     assert one.tip() == ""
     one.tab.locator("figure.chart svg[tabindex]").first.focus()
     one.tab.keyboard.press("ArrowRight")
-    assert one.tip().startswith("round 1\nG0 (6 clients): 0.")
+    assert one.tip().startswith("round 1\nall (6 clients): 0.")
 
 
 def test_columns_sort_up_and_down(one: Opened) -> None:
     assert one.first_cells(1) == ["0", "1", "2", "3", "4", "5", "9"]
-    heads = one.tab.locator("section.run .tall th")
+    heads = one.tab.locator("section.run [aria-label='Table of clients'] th")
     one.tab.get_by_role("button", name="accuracy", exact=True).last.click()
     assert one.first_cells(1) == ["9", "5", "4", "3", "2", "1", "0"]
     assert heads.nth(4).get_attribute("aria-sort") == "descending"
@@ -139,7 +139,7 @@ def crowd(browser: Any, tmp_path: Path) -> Iterator[Opened]:
     groups = [[i, i + 12] for i in range(12)]
     notes = [note("keep", group, criteria=[criterion(0.6)]) for group in groups]
     path = tmp_path / "crowd.html"
-    run = write(tmp_path / "run", [line(number, groups, *notes) for number in (1, 2)])
+    run = write(tmp_path / "run", [line(number, groups, *notes) for number in (1, 2, 3)])
     path.write_text(page(document([run])), encoding="utf-8")
     opened = Opened(browser, path)
     yield opened
@@ -200,7 +200,7 @@ def test_the_slider_goes_over_the_clusterings(browser: Any, tmp_path: Path) -> N
     for key, number in (("End", 3), ("Home", 1), ("ArrowRight", 2)):
         opened.tab.get_by_label("Clustering round").focus()
         opened.tab.keyboard.press(key)
-        assert f"round {number}, partition ({number} of 3)" in figure.inner_text()
+        assert f"round {number} ({number} of 3)" in figure.inner_text()
         assert f"as in round {number}" in figure.inner_text()
     assert opened.wrong == []
     opened.tab.close()
@@ -261,7 +261,7 @@ def test_the_page_begins_with_the_verdict(hospitals: Opened) -> None:
     text = hospitals.tab.locator("main > section").first.inner_text()
     for words in (
         "Use cfl for all clients",
-        "<b>south</b>, north (2 clients",
+        "2 clients: <b>south</b>, north",
         "4 of 4 clients",
         "alone (independent)",
     ):

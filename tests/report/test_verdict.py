@@ -370,10 +370,14 @@ def test_the_command_adds_what_is_missing(
     assert said["missing"].startswith(
         "There is no run to compare with one model for all (fedavg) and with training alone (ind"
     )
-    _, *arguments = shlex.split(said["command"])
+    run_command, report_command = said["command"].splitlines()
+    _, *arguments = shlex.split(run_command)
     assert main([*arguments, "--workers=1", "--json"]) == 0
     capsys.readouterr()
-    shown = document([tmp_path / "own run", Path(arguments[arguments.index("--out") + 1])])
+    new_folder = Path(arguments[arguments.index("--out") + 1])
+    assert tmp_path / "own run" not in new_folder.parents
+    assert shlex.split(report_command)[2:] == [str(tmp_path / "own run"), str(new_folder)]
+    shown = document([tmp_path / "own run", new_folder])
     (said,) = shown["verdicts"]
     assert said["missing"] == said["left_out"] == said["command"] == ""
     assert (len(said["better"]), said["table"]["seeds"]) == (2, list(range(seeds)))
@@ -385,7 +389,7 @@ def test_a_command_for_runs_whose_scenario_is_code_names_the_consent(tmp_path: P
     assert not verdict(found)["missing"].endswith("if you trust it.")
     found.focus.first.summary["scenario"] = "mine:sites"
     said = verdict(found)
-    assert said["missing"].endswith("It imports code, so add --trust-code if you trust it.")
+    assert said["missing"].endswith("The first imports code, so add --trust-code if you trust it.")
     assert "--trust-code" not in said["command"]
 
 
@@ -405,7 +409,8 @@ def test_an_explanation_compares_with_the_experiments_baselines(tmp_path: Path) 
         in explain(own, round=1)["verdict"][1]
     )
     assert explain(own, client=0)["verdict"] == [
-        "Its accuracy in round 2 on 24 test examples: 1.000 with cfl, 0.100 with fedavg (significantly worse)."
+        "Client 0 has accuracy 1.000 with cfl in round 2, on 24 test examples. "
+        "With fedavg it has 0.100: significantly worse."
     ]
     (base / "rounds.jsonl").write_text("damaged\n")
     assert explain(own)["verdict"][1:] == found[1:2]

@@ -326,15 +326,15 @@ def _decide_first_probe(level: float, evidence: Evidence) -> ProbeDecision:
     criterion = differ("p if seen twice", p_if_repeated, level, test.clients)
     again = "in the next round, for confirmation"
     if not criterion.held:
-        otherwise = f"it would have been probed again {again}"
+        otherwise = f"it would have been tested again {again}"
         return ProbeDecision(KeepWhole(), evidence, test, (criterion,), otherwise=otherwise)
     return ProbeDecision(
         ProbeAgain(),
         evidence,
         test,
         (criterion,),
-        f"probed again {again}",
-        f"it would not have been probed again {again}",
+        f"tested again {again}",
+        f"it would not have been tested again {again}",
     )
 
 

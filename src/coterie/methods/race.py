@@ -960,7 +960,7 @@ def _lead(
 ) -> Note:
     """Describe that another arm serves the clients; ``groups`` are its groups if they are other ones."""
     arm_order = list(state.arms)
-    description = f"the clients are now served by {display_names[leader]}"
+    description = f"the clients now use {display_names[leader]}"
     name_before = display_names[leader_before]
     # Differences are those of the simpler arm less the more complex one.
     is_more_complex = leader_before not in arm_order or arm_order.index(leader) > arm_order.index(

@@ -16,6 +16,7 @@ from coterie.report.noise import (
     MAX_INDEPENDENT_TESTERS,
     MIN_SAMPLE,
     NORMAL_95,
+    examples_needed,
     half_interval,
     mean_value,
     noise_of_seeds,
@@ -358,6 +359,15 @@ class Contest:
             correction += testers / test_size / num_clients
         # The bound of the sign test in its normal approximation, corrected for steps of 1 / n.
         return (NORMAL_95 * math.sqrt(variance) + correction) / num_clients
+
+    def test_size_needed(self, gain: Gain) -> int | None:
+        """Return with how many test examples a client's gain would be significant, if it stayed the same.
+
+        None if it is significant, or the sizes of test sets say nothing about noise.
+        """
+        if gain.sign != 0 or not self.noise_is_of_tests:
+            return None
+        return examples_needed((gain.score + gain.rival_score) / 2, gain.improvement)
 
     def _size_for_noise(self, client: ClientId) -> float:
         """The harmonic mean of a client's test sizes over the seeds: its variance is the mean of theirs."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,6 +68,19 @@ class Gathered:
     def truth(self) -> dict[ClientId, int]:
         """The number of each client's true group, if the true groups are known."""
         return true_groups(self.facts)
+
+    def group_name(self, node: int) -> str:
+        """Return what pages and figures call a group: "all" if it has all clients, else G and its id."""
+        return "all" if node in self._groups_of_all else f"G{node}"
+
+    @cached_property
+    def _groups_of_all(self) -> set[int]:
+        """The groups that were the only one in each of their rounds."""
+        only_group: set[int] = set()
+        one_of_several: set[int] = set()
+        for node_ids in self.node_ids_by_round:
+            (only_group if len(node_ids) == 1 else one_of_several).update(node_ids)
+        return only_group - one_of_several
 
 
 def true_groups(facts: Mapping[str, Any]) -> dict[ClientId, int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from coterie.records.shown import ClientId, Line
 from coterie.report.gathered import examines_groups
+from coterie.report.words import readable
 
 Members = tuple[ClientId, ...]
 
@@ -56,9 +57,9 @@ def history(lines: Sequence[Line]) -> Group:
             is_about_all = root.clients == tuple(note["clients"])
             if parts:
                 clients = tuple(sorted(note["clients"]))
-                _divide(root, clients, parts, line["round"], note["text"])
+                _divide(root, clients, parts, line["round"], readable(note["text"]))
             elif is_about_all and not root.parts and examines_groups(note):
-                root.why = note["text"]
+                root.why = readable(note["text"])
         # 2. Clients that came, left or moved.
         _follow(root, list(map(tuple, line["groups"])))
     last_line = lines[-1]

@@ -70,6 +70,30 @@ def two_shares(p: float, n: float) -> float:
     return 2 * min(p, 1 - p) / n
 
 
+def examples_needed(p: float, difference: float) -> int | None:
+    """Return with how many test examples a difference of two shares would be significant.
+
+    It is the least n whose noise, ``1.96 sqrt(2 min(p, 1 - p) / n) + 1 / n``, is below the difference.
+
+    Args:
+        p: The mean of both shares.
+        difference: Their difference, which is assumed to stay the same with more examples.
+
+    Returns:
+        The number; None without a difference.
+
+    Example:
+        >>> examples_needed(0.5, 0.1), examples_needed(0.95, 0.1)
+        (404, 48)
+    """
+    if not difference:
+        return None
+    # With x = 1 / sqrt(n), noise equals the difference where x^2 + slope x - difference = 0.
+    slope = NORMAL_95 * math.sqrt(two_shares(p, 1))
+    root = (math.sqrt(slope**2 + 4 * abs(difference)) - slope) / 2
+    return math.floor(1 / root**2) + 1
+
+
 def noise_over_few(difference: float, half: float | None) -> float | None:
     """Return an interval over clients as noise, if the difference is beyond it.
 

@@ -16,11 +16,13 @@ from coterie.records.record import RUN_FILE
 from coterie.records.shown import ClientId
 from coterie.report.compared import unequal
 from coterie.report.contest import BASELINES, Contest, Gain
+from coterie.report.headline import headline
 from coterie.report.noise import MIN_SAMPLE, mean_value
 from coterie.report.recommendation import Recommendation, recommend
 from coterie.report.trials import MethodTrials
 from coterie.report.warnings import reference_line, warnings
 from coterie.report.words import count, number, who
+from coterie.runs.experiment import EXPERIMENT_FILE
 
 MAX_GROUPS_IN_SENTENCE = 12
 """The greatest number of groups that a verdict names."""
@@ -42,8 +44,9 @@ def verdict(contest: Contest, method: MethodTrials | None = None) -> dict[str, A
         each baseline), use (the recommended method and for whom), noise (when a difference is
         significant), missing (the baselines that were not run), command (which runs them), left_out
         (methods that are not compared) and unequal (other settings that differ). Also scenario,
-        method (whose groups these are), run (its directory), groups, and table: see :func:`table`,
-        or None for a single method.
+        method (whose groups these are), run (its directory), groups, headline: see
+        :func:`~coterie.report.headline.headline`, and table: see :func:`table`, or None for a single
+        method.
     """
     if method is None:
         method = contest.focus
@@ -70,6 +73,7 @@ def verdict(contest: Contest, method: MethodTrials | None = None) -> dict[str, A
         "command": command,
         "left_out": _left_out(contest),
         "unequal": _unequal(contest),
+        "headline": headline(contest, method),
         "table": table(contest) if is_comparison else None,
     }
 
@@ -115,8 +119,9 @@ def table(contest: Contest) -> dict[str, Any] | None:
         round, seeds, metric, better, methods (the labels, best first), over (the label of FedAvg's
         column, or None), means (of each method, over the clients), pooled (whether these are of all
         test rows together), and rows: client, tests (number of test examples or None), values (of
-        each method, or None), and gains (of each method over FedAvg: ``[by, noise, sign]`` or
-        None). None if no round was tested.
+        each method, or None), and gains (of each method over FedAvg: ``[by, noise, sign, needed]``
+        or None, see :meth:`~coterie.report.contest.Contest.test_size_needed`). None if no round was
+        tested.
     """
     if contest.round is None:
         return None
@@ -141,7 +146,11 @@ def _row(contest: Contest, client: ClientId, fedavg: MethodTrials | None) -> dic
         gain = None
         if fedavg is not None and method is not fedavg:
             gain = contest.client_gain(method, fedavg, client)
-        gains.append(None if gain is None else [gain.improvement, gain.noise, gain.sign])
+        if gain is None:
+            gains.append(None)
+        else:
+            needed = contest.test_size_needed(gain)
+            gains.append([gain.improvement, gain.noise, gain.sign, needed])
     return {
         "client": client,
         "tests": contest.test_size(client),
@@ -386,10 +395,10 @@ def _missing_baselines(contest: Contest) -> tuple[str, str]:
     if contest.summary["scenario"] in (FEDERATION, OWN_WORLD):
         return f"{problem} Record one over the same clients.", ""
     pronoun = "it" if len(missing) == 1 else "them"
-    advice = f"The command below adds {pronoun}; then report both folders together."
+    advice = f"These commands add {pronoun}, and report both folders together."
     if _imports_code(contest):
-        advice = f"{advice} It imports code, so add --trust-code if you trust it."
-    return f"{problem} {advice}", _command_for(contest, missing)
+        advice = f"{advice} The first imports code, so add --trust-code if you trust it."
+    return f"{problem} {advice}", _commands_for(contest, missing)
 
 
 def _imports_code(contest: Contest) -> bool:
@@ -399,11 +408,14 @@ def _imports_code(contest: Contest) -> bool:
     return any(":" in str(object_name) for object_name in (scenario, model))
 
 
-def _command_for(contest: Contest, baselines: list[str]) -> str:
-    """Return the command that runs baselines with the settings and seeds of the method in focus."""
+def _commands_for(contest: Contest, baselines: list[str]) -> str:
+    """Return the command that runs baselines with the settings and seeds of the method in focus, and one that reports all."""
     run = Path(contest.focus.first.summary["run_dir"])
-    # The baselines' folder is next to the run's.
-    new_folder = run.with_name(f"{run.name}-baselines") if run.name else Path("../baselines")
+    recorded = _recorded_folder(run)
+    # The name of the working folder is not known from the path.
+    new_folder = Path("../baselines")
+    if recorded.name:
+        new_folder = recorded.with_name(f"{recorded.name}-baselines")
     arguments = ["coterie", "run", str(run / RUN_FILE)]
     for baseline_name in baselines:
         arguments += ["--method", baseline_name]
@@ -411,7 +423,16 @@ def _command_for(contest: Contest, baselines: list[str]) -> str:
     seeds = sorted(contest.focus.trials)
     if len(seeds) > 1:
         arguments += ["--set", f"seeds={seeds}".replace(" ", "")]
-    return shlex.join([*arguments, "--out", str(new_folder)])
+    run_command = shlex.join([*arguments, "--out", str(new_folder)])
+    report_command = shlex.join(["coterie", "report", str(recorded), str(new_folder)])
+    return f"{run_command}\n{report_command}"
+
+
+def _recorded_folder(run: Path) -> Path:
+    """Return the folder of a run's experiment, or of the run if it has none: a new record is next to it, never inside."""
+    if (run.parent / EXPERIMENT_FILE).is_file():
+        return run.parent
+    return run
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -443,7 +464,7 @@ def _group_names(groups: list[list[ClientId]]) -> str:
 
 
 SIGNIFICANCE: Mapping[int | None, str] = {
-    None: "noise is not known",
+    None: "whether that is significant is not known",
     0: "no significant difference",
     1: "significantly worse",
     -1: "significantly better",
@@ -452,21 +473,26 @@ SIGNIFICANCE: Mapping[int | None, str] = {
 
 
 def for_client(contest: Contest, method: MethodTrials, client: ClientId) -> str:
-    """Return a client's main metric with a method and with the others; empty if it was not tested."""
+    """Return a client's main metric with a method, and with each other one; empty if it was not tested."""
     score = contest.client_score(method, client)
     if score is None or len(contest.methods) < 2:
         return ""
-    scores = [f"{number(score)} with {method.label}"]
-    for rival in contest.methods:
-        if rival is method:
-            continue
-        gain = contest.client_gain(method, rival, client)
-        if gain is not None:
-            significance = SIGNIFICANCE[gain.sign]
-            scores.append(f"{number(gain.rival_score)} with {rival.label} ({significance})")
     test_size = contest.test_size(client)
     test_set = ""
     if test_size:
         unit = contest.test_unit.removesuffix("s") if test_size == 1 else contest.test_unit
-        test_set = f" on {test_size:g} {unit}"
-    return f"Its {contest.metric} in round {contest.round}{test_set}: {', '.join(scores)}."
+        test_set = f", on {test_size:g} {unit}"
+    sentences = [
+        f"Client {client} has {contest.metric} {number(score)} with {method.label} "
+        f"in round {contest.round}{test_set}."
+    ]
+    for rival in contest.methods:
+        gain = None if rival is method else contest.client_gain(method, rival, client)
+        if gain is None:
+            continue
+        needed = contest.test_size_needed(gain)
+        remark = f" (about {needed} would be needed to be sure)" if needed else ""
+        sentences.append(
+            f"With {rival.label} it has {number(gain.rival_score)}: {SIGNIFICANCE[gain.sign]}{remark}."
+        )
+    return " ".join(sentences)

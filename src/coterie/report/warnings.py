@@ -15,7 +15,7 @@ from coterie.report.learning import Fall, still_falling
 from coterie.report.limits import limit_sentences
 from coterie.report.reference import GroupEvidence
 from coterie.report.trials import MethodTrials
-from coterie.report.words import count, number, sentence, short
+from coterie.report.words import count, number, readable_number, sentence
 
 MAX_CLIENTS_IN_WARNING = 12
 """The greatest number of clients that a warning names."""
@@ -213,8 +213,14 @@ def evidence_line(contest: Contest, best: MethodTrials, below: Sequence[ClientBe
         return ""
     return (
         f"{best.label} has one model for all. Strongest evidence for groups: "
-        f"p = {short(strongest.p)} ({label}, round {strongest.round}): {strongest.text}"
+        f"p {_equals(strongest.p)} ({label}, round {strongest.round}): {strongest.text}"
     )
+
+
+def _equals(p_value: float) -> str:
+    """Return a p-value after its sign: "= 0.001", or "< 1e-16"."""
+    in_words = readable_number("p", p_value)
+    return in_words if in_words.startswith("<") else f"= {in_words}"
 
 
 def falling_line(contest: Contest) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,14 +12,34 @@ MAX_RUNS_NAMED = 6
 """The greatest number of runs that an error message names."""
 
 
+TINY_COMPARED = re.compile(
+    r"\d(?:\.\d+)?e-(?:1[7-9]|[2-9]\d|\d{3,}) (?:<=?|>=?) (?P<setting>[A-Za-z_]\w* )?(?P<bound>[\d.e-]*\d)"
+)
+"""A number below 1e-16 that a note compared with a bound: only p-values are so small."""
+
+
+def readable(text: str) -> str:
+    """Return a note's text with p-values below 1e-16 written as such.
+
+    Example:
+        >>> readable("p of two probes 2.63e-151 < level 0.0001")
+        'p of two probes < 1e-16 (level 0.0001)'
+        >>> readable("all groups differ: p of one group 7.8e-48 <= 0.01")
+        'all groups differ: p of one group < 1e-16 (bound 0.01)'
+    """
+    return TINY_COMPARED.sub(
+        lambda found: f"< 1e-16 ({found['setting'] or 'bound '}{found['bound']})", text
+    )
+
+
 def sentence(text: str) -> str:
-    """Return a note's text as a sentence.
+    """Return a note's text as a sentence, and :func:`readable`.
 
     Example:
         >>> sentence("a group of one cannot split")
         'A group of one cannot split.'
     """
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
+    return f"{text[:1].upper()}{readable(text)[1:].rstrip('.')}." if text else ""
 
 
 def short(value: float) -> str:
@@ -29,6 +50,31 @@ def short(value: float) -> str:
         ('0.123', '1.23e+06', '3')
     """
     return f"{value:.3g}"
+
+
+MIN_P_VALUE = 1e-16
+"""Smaller p-values are not written out: they are below what the arithmetic can tell from 0."""
+
+
+def readable_number(name: str, value: float) -> str:
+    """Return a number with three significant digits; a p-value below :data:`MIN_P_VALUE` as "< 1e-16".
+
+    Args:
+        name: What the number is; that of a p-value begins with "p".
+        value: The number.
+
+    Example:
+        >>> readable_number("p of two probes", 2.6e-151), readable_number("mean update", 0.25)
+        ('< 1e-16', '0.25')
+    """
+    if is_p_value(name) and value < MIN_P_VALUE:
+        return "< 1e-16"
+    return short(value)
+
+
+def is_p_value(name: str) -> bool:
+    """Return whether a number with this name is a p-value."""
+    return name == "p" or name.startswith("p ")
 
 
 def number(value: float) -> str:

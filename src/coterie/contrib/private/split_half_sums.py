@@ -516,7 +516,7 @@ class SplitHalfSums(Probing):
             # The first of two probes: as if a second probe had the same p.
             p = repeated_p(test.p, test.p, test.clients)
             criterion = differ("p if seen twice", p, self.level, test.clients)
-            again = "probed again in the next round, for confirmation"
+            again = "tested again in the next round, for confirmation"
             if criterion.held:
                 otherwise = f"it would not have been {again}"
                 return SumsDecision(ProbeAgain(), test, criterion, again, otherwise)

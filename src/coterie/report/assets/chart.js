@@ -31,7 +31,7 @@ function scale(low, high, from, to, count, log) {
   const [a, b] = [of(low), of(high)];
   return { low, high, at: (value) => from + ((of(value) - a) / (b - a)) * (to - from), ticks: log ? powers(low, high, count) : ticks(low, high, count) };
 }
-const rounded = (value, log) => (log && (value < 0.01 || value >= 1e4) ? `1e${Math.round(Math.log10(value))}` : String(Number(value.toPrecision(6))));
+const rounded = (value, log) => (log && value <= 1e-16 ? "<1e-16" : log && (value < 0.01 || value >= 1e4) ? `1e${Math.round(Math.log10(value))}` : String(Number(value.toPrecision(6))));
 
 function axes(x, y, width, height, label, { log, below = "round" }) {
   const bottom = height - EDGE.bottom;
@@ -42,7 +42,7 @@ function axes(x, y, width, height, label, { log, below = "round" }) {
     ]),
     x.ticks.map((tick) => s("text", { x: x.at(tick), y: bottom + 14, "text-anchor": "middle" }, String(tick))),
     s("text", { x: (EDGE.left + width - EDGE.right) / 2, y: height - 2, "text-anchor": "middle" }, below),
-    s("text", { x: 4, y: 11 }, label));
+    label && s("text", { x: 4, y: 11 }, label));
 }
 
 function span(values) {
@@ -102,10 +102,12 @@ function chart(spec) {
   list();
   const pick = (value) => { choice.group = value; box.again(); list(); };
   return h("figure", { class: "chart" },
-    spec.title && h("h3", {}, spec.title), spec.about && h("p", { class: "about" }, spec.about),
-    crowded && h("div", { class: "controls" }, choices("Group", [...groups.map((id) => [id, named(id)]), [null, "all"]], choice.group, pick)),
-    box, legend);
+    spec.title && h("h3", {}, spec.title), spec.about && h("p", { class: "about" }, worded(spec.about)), spec.outcomes && outcome(spec.outcomes[spec.outcomes.length - 1]),
+    crowded && h("div", { class: "controls" }, choices("Group", [...groups.map((id) => [id, spec.groupName(id)]), [null, "all"]], choice.group, pick)),
+    box, listed.length > 1 && legend);
 }
+/** The last comparison of a decision, with a light: whether it was reached. */
+const outcome = ({ text, held }) => h("p", { class: `outcome ${held}` }, text);
 const sample = (one) => s("svg", { width: 26, height: 10, "aria-hidden": "true", style: "width:26px" },
   s("line", { x1: 1, x2: 25, y1: 5, y2: 5, stroke: one.colour, "stroke-width": 2.5, "stroke-dasharray": DASHES[one.dash || 0] }));
 

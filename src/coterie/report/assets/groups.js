@@ -1,50 +1,26 @@
 "use strict";
 // Groups over the rounds: a row per client, a block per group; and the same as a list, with the reasons.
 
-/** The colour of each group of a page, by its members: the same group has the same colour in all sections. */
-const coloured = new Map();
-
-/** Colours of a run's present groups and of its true groups; a true group is coloured like the group that it mostly is. */
+/** Colours of a run's present groups and of its true groups; figures have the same, see colours.py. */
 function colours(run) {
-  const [now, true_] = [new Map(), new Map()];
-  const put = (map, key_, client) => { if (!map.has(key_)) map.set(key_, []); map.get(key_).push(client.id); };
-  for (const client of run.clients) {
-    if (client.node >= 0) put(now, client.node, client);
-    if (run.true_groups && known(client.truth)) put(true_, client.truth, client);
-  }
-  const shown = allotted(now);
-  const most = new Map();
-  for (const [i, ids] of true_) {
-    const there = new Set(ids);
-    const same = [...now].find(([, group]) => 2 * group.filter((id) => there.has(id)).length > Math.max(group.length, ids.length));
-    if (same) most.set(i, shown.get(same[0]));
-  }
-  const truth = allotted(new Map([...true_].filter(([i]) => !most.has(i))), [...shown.values()]);
   return {
-    node: (id) => shown.get(id) || (manyGroups(run) && id >= 0 ? palette(id) : "var(--ended)"),
-    truth: (i) => most.get(i) || truth.get(i) || "var(--ended)",
+    node: (id) => {
+      const node = run.nodes[id];
+      if (!node) return "var(--ended)";
+      if (known(node.colour)) return node.name === "all" ? "var(--all)" : palette(node.colour);
+      return manyGroups(run) ? palette(id) : "var(--ended)";
+    },
+    truth: (i) => (known(run.truth_colours[i]) ? palette(run.truth_colours[i]) : "var(--ended)"),
   };
 }
-
-/** Group -> colour, of groups with these clients: the one that they have on the page, else one that is free there, or here. */
-function allotted(groups, taken = []) {
-  const keys = [...groups].map(([group, ids]) => [group, JSON.stringify([...ids].sort())]);
-  const found = new Map(keys.filter(([, key_]) => coloured.has(key_)).map(([group, key_]) => [group, coloured.get(key_)]));
-  const free = (used) => Array.from({ length: 8 }, (_, j) => palette(j)).find((value) => !used.includes(value));
-  for (const [group, key_] of keys) {
-    if (found.has(group)) continue;
-    found.set(group, free([...coloured.values()]) || free([...found.values(), ...taken]) || palette(found.size));
-    coloured.set(key_, found.get(group));
-  }
-  return found;
-}
-const named = (id) => `G${id}`;
+/** What a group is called: "all" if it has all clients. */
+const named = (run, id) => (run.nodes[id] ? run.nodes[id].name : "–");
 const css = (value) => (value.startsWith("var(") ? colour(value.slice(4, -1)) : value);
 
 function groupsMap(run, ui) {
   const n = run.clients.length;
   const rounds = run.rounds.groups.length;
-  const height = Math.max(140, Math.min(520, n * 16));
+  const height = Math.max(90, Math.min(360, n * 13));
   const members_ = unpack(run.members);
   const label = `Groups of ${plural(n, "client")} over ${plural(rounds, "round")}.`;
   const box = drawn((width) => {
@@ -54,6 +30,7 @@ function groupsMap(run, ui) {
     const high = height / n;
     const [element, pen] = canvas(width, height + 24);
     const gap = manyGroups(run) ? 0 : Math.min(2, high);
+    const air = high >= 8 ? high * 0.35 : 0; // few clients are stripes, many are blocks
     const seam = manyGroups(run) ? 0 : Math.min(2, wide / 4); // with thousands of groups, lines would cover everything
     const paint = (i, id) => css(ui.byTruth && run.true_groups ? run.colour.truth(run.clients[i].truth) : run.colour.node(id));
     for (let i = 0; i < n; i += 1) {
@@ -63,7 +40,7 @@ function groupsMap(run, ui) {
         while (to < rounds && members_.at(i, to) === id) to += 1;
         if (id >= 0) {
           pen.fillStyle = paint(i, id);
-          pen.fillRect(left + from * wide, i * high, (to - from) * wide - seam, high + 0.5);
+          pen.fillRect(left + from * wide, i * high + air / 2, (to - from) * wide - seam, high - air + (air ? 0 : 0.5));
         }
         from = to;
       }
@@ -136,7 +113,7 @@ function names(run, pen, high, x, narrow) {
     if (id >= 0 && (to - i) * high >= 12) {
       const node = run.nodes[id];
       pen.fillStyle = colour("--text");
-      pen.fillText(`${named(id)}  ${narrow ? to - i : plural(to - i, "client")}  ${known(node.score) ? node.score.toFixed(2) : ""}`, x, ((i + to) / 2) * high);
+      pen.fillText(`${named(run, id)}  ${narrow ? to - i : plural(to - i, "client")}  ${known(node.score) ? node.score.toFixed(2) : ""}`, x, ((i + to) / 2) * high);
     }
     i = to;
   }
@@ -154,10 +131,10 @@ function sayPlace(run, id, row, round) {
 }
 /** Its clients in words; of a large group the first. */
 const inside = (node) => members(node.clients) + (node.count > node.clients.length ? ", …" : "");
-const sayNode = (run, node) => `${named(node.id)}, rounds ${node.first} to ${node.last}, ${plural(node.count, "client")} (${inside(node)}), `
+const sayNode = (run, node) => `${node.name}, rounds ${node.first} to ${node.last}, ${plural(node.count, "client")} (${inside(node)}), `
   + `${run.metric} ${score(run, node.score)}${known(node.tested) ? ` in round ${node.tested}` : ""}`;
 
-/** The groups as a tree: every group below the one that gave most of its members. */
+/** The groups as a tree: every group below the one that gave most of its members; a reason that siblings share once. */
 function groupsList(run) {
   if (run.nodes.length > 150) return h("p", { class: "quiet" }, `${run.nodes.length} groups in all rounds: too many for a list.`);
   const below = new Map();
@@ -165,13 +142,23 @@ function groupsList(run) {
     const from = node.parents.length ? node.parents[0] : -1;
     below.set(from, [...(below.get(from) || []), node]);
   }
-  const item = (node) => h("li", {},
-    h("span", { class: "swatch", style: `background:${run.colour.node(node.id)}` }), h("b", {}, named(node.id)),
-    ` rounds ${node.first}–${node.last} · ${plural(node.count, "client")}: ${inside(node)} · ${run.metric} ${score(run, node.score)}`,
-    truths(run, node), known(node.why) && h("span", { class: "why" }, `round ${node.first}, ${node.kind}: ${run.reasons[node.why]}`),
-    node.parents.length > 1 && h("span", { class: "why" }, `also from ${node.parents.slice(1, 6).map(named).join(", ")}`),
-    (below.get(node.id) || []).length > 0 && h("ul", {}, below.get(node.id).map(item)));
-  return h("ul", { class: "tree" }, (below.get(-1) || []).map(item));
+  const reason = (node) => known(node.why) && `Round ${node.first}: ${run.reasons[node.why]}`;
+  const item = (node, siblings) => {
+    const first = siblings.find((sibling) => reason(sibling) === reason(node));
+    return [
+      reason(node) && first === node && h("li", { class: "why" }, reason(node)),
+      h("li", {},
+        h("span", { class: "swatch", style: `background:${run.colour.node(node.id)}` }), h("b", {}, node.name),
+        ` rounds ${node.first}–${node.last} · ${plural(node.count, "client")}: ${inside(node)} · ${run.metric} ${score(run, node.score)}`,
+        truths(run, node),
+        node.parents.length > 1 && h("span", { class: "why" }, `also from ${node.parents.slice(1, 6).map((id) => named(run, id)).join(", ")}`),
+        children(node.id))];
+  };
+  const children = (id) => {
+    const nodes = below.get(id) || [];
+    return nodes.length > 0 && h("ul", { class: id < 0 ? "tree" : null }, nodes.map((node) => item(node, nodes)));
+  };
+  return children(-1);
 }
 function truths(run, node) {
   return run.true_groups && ` · true groups ${node.truth.map(([i, count]) => `${letter(i)} ${count}`).join(", ") || "unknown"}`;

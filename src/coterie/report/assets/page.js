@@ -11,34 +11,53 @@ function stateOf(name) {
   return states.get(name);
 }
 
-function section(run, i) {
+/** Whether a run ever had several groups. */
+const hasGroups = (run) => run.rounds.groups.some((count) => count > 1);
+
+/** The runs that a page shows at once: those whose groups its verdicts describe. The others are folded. */
+const isOpen = (doc, run) => doc.runs.length === 1 || doc.verdicts.some((said) => said.run === run.run_dir);
+
+function groupsPart(run, ui) {
+  if (!hasGroups(run)) return h("p", {}, `All ${plural(run.clients.length, "client")} were one group in every round.`);
+  const map = groupsMap(run, ui);
+  const byTruth = run.true_groups && choices("Colours", [[false, "colours: groups found"], [true, "colours: true groups"]], ui.byTruth,
+    (value) => { ui.byTruth = value; redraw(); });
+  return [
+    h("p", { class: "about" }, worded("One row per client, one block per group; rounds from left to right. "
+      + `${run.true_groups ? "Letters at the left: the true groups. " : ""}`
+      + "At the right: the current groups, with their clients and mean score; grey: groups that have ended. Point at a block for details and reasons.")),
+    byTruth && h("div", { class: "controls" }, byTruth), map,
+    h("details", { open: run.nodes.length <= 24 }, h("summary", {}, "As a tree, with reasons"), groupsList(run))];
+}
+
+function section(doc, run, i) {
   const ui = stateOf(run.name);
   ui.follow = [];
   ui.select = (id) => { ui.client = ui.client === id ? null : id; ui.follow.forEach((draw) => draw()); };
-  const map = h("div", {}, groupsMap(run, ui));
-  const byTruth = run.true_groups && choices("Colours", [[false, "colours: groups found"], [true, "colours: true groups"]], ui.byTruth,
-    (value) => { ui.byTruth = value; redraw(); });
   const similar = squares(run, ui);
   const decided = decisions(run);
+  const more = moreNumbers(run);
   const part = (title, ...children) => [h("h2", { id: `${title.toLowerCase().replaceAll(" ", "-")}-${i}` }, title), children];
-  return h("section", { class: "run", id: `run-${i}`, "aria-labelledby": `title-${i}` },
-    h("h1", { id: `title-${i}` }, `${run.method} on ${run.scenario}, seed ${run.seed}`),
+  const title = `${run.method} on ${run.scenario}, seed ${run.seed}`;
+  const content = [
     h("p", { class: "quiet" }, `${run.about} ${run.finished ? "" : `This run has not ended: ${run.rounds_done} of ${run.limits.rounds} rounds. `}`),
     tiles(run),
-    part("Groups over rounds", h("p", { class: "about" }, "One row per client, one block per group; rounds from left to right. "
-      + (run.true_groups ? "Letters at the left: the true groups, hidden from all methods. " : "")
-      + "At the right: the current groups, with their clients and mean score; grey: groups that have ended. Point at a block for details and reasons."),
-    byTruth && h("div", { class: "controls" }, byTruth), map,
-    h("details", { open: run.nodes.length <= 24 }, h("summary", {}, "As a tree, with reasons"), groupsList(run))),
+    part("Groups over rounds", groupsPart(run, ui)),
     part("Scores", scoresPart(run, ui)),
-    decided.length > 0 && part("What was compared", h("div", { class: decided.length > 1 ? "columns" : null }, decided)),
+    (decided || more) && part("Decisions", decided, more),
     similar && part("Similarity", h("p", { class: "about" }, "The values behind decisions, for every two clients; rows and columns ordered "
       + "by group, with lines between groups"
-      + (run.true_groups ? ", stripes: true groups" : "") + ". The slider selects a round in which clients were clustered."), similar),
+      + (run.true_groups ? ", stripes: true groups" : "") + `. ${run.squares.length > 1 ? "The slider selects a round in which clients were compared." : ""}`), similar),
     part("Clients", clientTable(run, ui)),
-    part("Traffic and time", costs(run)),
+    part("Traffic and time", h("details", {}, h("summary", {}, "Charts of traffic and time"), costs(run))),
     part("What happened", events(run, ui)),
-    part("Settings", settings(run)));
+    part("Settings", settings(run))];
+  const attributes = { class: "run", id: `run-${i}`, "aria-labelledby": `title-${i}` };
+  if (isOpen(doc, run)) return h("section", attributes, h("h1", { id: `title-${i}` }, title), content);
+  const groups = hasGroups(run) ? `, ${plural(run.groups_count, "group")}` : ", one model";
+  return h("section", attributes, h("details", { class: "folded" },
+    h("summary", {}, h("h1", { id: `title-${i}` }, title), h("span", { class: "quiet" }, ` ${run.pooled ? "pooled" : "mean"} ${run.metric} ${score(run, (run.score || {}).mean)}${groups}`)),
+    content));
 }
 
 const interval = (value, digits = 3) => (!known(value.mean) ? "–" : `${value.mean.toFixed(digits)}${known(value.high) ? ` ± ${(value.high - value.mean).toFixed(digits)}` : ""}`);
@@ -47,15 +66,15 @@ function comparison(doc) {
   const metric = names.length === 1 ? names[0] : "score";
   const columns = [
     { name: "method", left: true, value: (r) => r.method, show: (r) => r.method },
-    { name: "scenario", left: true, less: doc.verdicts.length === 1, value: (r) => r.scenario, show: (r) => r.scenario },
+    doc.verdicts.length > 1 && { name: "scenario", left: true, value: (r) => r.scenario, show: (r) => r.scenario },
     { name: "seeds", less: true, value: (r) => r.seeds.length, show: (r) => String(r.seeds.length) },
     { name: "rounds", less: true, value: (r) => r.rounds[0], show: (r) => r.rounds.join(", ") },
-    ...[[metric, "score", 3], ["worst client", "worst", 3], ["std", "std", 3], ["adjusted Rand", "ari", 2], ["groups", "groups", 1]].map(([name, key_, digits]) => (
+    ...[[metric, "score", 3], ["worst client", "worst", 3], ["std. deviation", "std", 3], ["adjusted Rand index", "ari", 2], ["groups", "groups", 1]].map(([name, key_, digits]) => (
       { name, value: (r) => r[key_].mean, show: (r) => interval(r[key_], digits) })),
     { name: "up", less: true, value: (r) => r.bytes_up.mean, show: (r) => size(Math.round(r.bytes_up.mean)) },
     { name: "down", less: true, value: (r) => r.bytes_down.mean, show: (r) => size(Math.round(r.bytes_down.mean)) },
     { name: "time", less: true, value: (r) => r.seconds.mean, show: (r) => time(r.seconds.mean) },
-  ];
+  ].filter(Boolean);
   const last = Math.max(2, ...doc.runs.map((run) => run.rounds.groups.length));
   const smaller = doc.runs.every((run) => run.better === "smaller");
   const pooledOf = (run, of) => (of === mean ? (run.scores.pooled[run.metric] || {}).all : undefined);
@@ -76,10 +95,16 @@ function comparison(doc) {
     h("div", { class: "columns" },
       chart({ title: `Mean ${metric}`, y: metric, rounds: [1, last], series: over(mean) }),
       chart({ title: "Worst client", y: metric, rounds: [1, last], series: over((values) => { const there = values.filter(known); return there.length ? (smaller ? Math.max : Math.min)(...there) : NaN; }) })),
-    h("div", { class: "columns" }, doc.runs.slice(0, 8).map((run) => {
-      return h("div", {}, h("h3", {}, `${run.name}: groups over rounds`), groupsMap(run, { byTruth: false, select: () => {} }));
-    })),
-    doc.runs.length > 8 && h("p", { class: "quiet" }, "The groups of the first 8 runs; those of the others are in their own sections."));
+    mapsOf(doc));
+}
+
+/** The groups over rounds of runs that have some, side by side; a single one is in its own section. */
+function mapsOf(doc) {
+  const grouped = doc.runs.filter((run) => hasGroups(run) && run.method !== "independent");
+  if (grouped.length < 2) return null;
+  return [
+    h("div", { class: "columns" }, grouped.slice(0, 8).map((run) => h("div", {}, h("h3", {}, `${run.name}: groups over rounds`), groupsMap(run, { byTruth: false, select: () => {} })))),
+    grouped.length > 8 && h("p", { class: "quiet" }, "The groups of the first 8 runs; those of the others are in their own sections.")];
 }
 
 function render(doc) {
@@ -87,14 +112,26 @@ function render(doc) {
   drawings.clear();
   hideTip();
   for (const run of doc.runs) Object.assign(run, { groups_count: run.rounds.groups[run.rounds.groups.length - 1], rounds_done: run.rounds.groups.length });
-  coloured.clear();
-  for (const run of [...doc.runs].sort((a, b) => a.groups_count - b.groups_count)) run.colour = colours(run);
-  main.replaceChildren(...[...doc.verdicts.map((said, i) => verdictOf(doc, said, i)), doc.runs.length > 1 && comparison(doc), ...doc.runs.map(section),
-    h("p", { class: "quiet" }, `Made by Coterie ${doc.coterie} from the records of ${plural(doc.runs.length, "run")}.`)].filter(Boolean));
+  for (const run of doc.runs) run.colour = colours(run);
+  explained.clear();
+  main.replaceChildren(...[
+    doc.verdicts.map((said, i) => verdictOf(doc, said, i)),
+    doc.runs.length > 1 && comparison(doc),
+    doc.runs.map((run, i) => section(doc, run, i)),
+    wordList(),
+    h("p", { class: "quiet" }, `Made by Coterie ${doc.coterie} from the records of ${plural(doc.runs.length, "run")}.`)].flat().filter(Boolean));
   const several = [h("a", { href: "#verdict-0" }, "verdict"), h("a", { href: "#compared" }, "comparison"), ...doc.runs.map((run, i) => h("a", { href: `#run-${i}` }, run.name))];
-  const parts = [...main.querySelectorAll("h2")].map((head) => h("a", { href: `#${head.id}` }, head.textContent));
+  const parts = [...main.querySelectorAll("section.run h2")].map((head) => h("a", { href: `#${head.id}` }, head.textContent));
   document.getElementById("nav").replaceChildren(...(doc.runs.length > 1 ? several : parts));
 }
+
+/** Unfolds what a link leads to. */
+function unfold() {
+  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const folded = target && (target.closest("details") || target.querySelector(":scope > details.folded"));
+  if (folded) folded.open = true;
+}
+addEventListener("hashchange", unfold);
 
 // -- light and dark --
 
@@ -113,7 +150,7 @@ document.getElementById("theme").addEventListener("click", () => {
   dress(theme);
 });
 wish.addEventListener("change", () => dress(theme));
-addEventListener("beforeprint", () => { document.querySelectorAll("details").forEach((one) => { one.open = true; }); dress("light"); });
+addEventListener("beforeprint", () => dress("light"));
 addEventListener("afterprint", () => dress(theme));
 
 // -- a run in progress: its file is written again after each round, and the page reloads it --
@@ -126,7 +163,7 @@ function storePlace() {
   const place = {
     choices: [...states],
     open: everyElement("details").map((details) => details.open),
-    scrolled: everyElement(".tall").map((box) => box.scrollTop),
+    scrolled: everyElement(".scroll").map((box) => box.scrollLeft),
     x: window.scrollX,
     y: window.scrollY,
   };
@@ -149,7 +186,7 @@ async function restorePlace(place) {
   const frame = () => new Promise((done) => { requestAnimationFrame(done); });
   await frame();
   await frame();
-  everyElement(".tall").forEach((box, i) => { box.scrollTop = place.scrolled[i] || 0; });
+  everyElement(".scroll").forEach((box, i) => { box.scrollLeft = place.scrolled[i] || 0; });
   scrollTo(place.x, place.y);
 }
 
@@ -170,5 +207,6 @@ dress(theme);
 const place = storedPlace();
 if (place) for (const [name, chosen] of place.choices) states.set(name, chosen);
 render(JSON.parse(document.getElementById("document").textContent));
+unfold();
 if (place) restorePlace(place);
 if (document.body.dataset.reload) reloadLater(Number(document.body.dataset.reload));

@@ -5,20 +5,20 @@ function tiles(run) {
   const found = run.score || {};
   const bad = run.clients.filter((client) => client.adversary).length;
   const worst = run.clients.filter((client) => known(found.worst) && !client.adversary && client.score === found.worst).map((client) => client.id);
-  const named_ = worst.length ? `: ${worst[0]}${worst.length > 1 ? ` and ${worst.length - 1} more` : ""}` : "";
+  const named_ = worst.length ? `: ${worst.slice(0, 4).join(", ")}${worst.length > 4 ? ` and ${worst.length - 4} more` : ""}` : "";
   const who = bad ? " (honest clients)" : "";
-  const one = (value, label, about) => h("li", { title: about }, h("b", {}, value), h("span", {}, label));
+  const one = (value, label, about) => h("li", { title: about }, h("b", {}, value), h("span", {}, worded(label)));
   return h("ul", { class: "tiles" },
     one(score(run, found.mean), `${run.pooled ? "pooled" : "mean"} ${run.metric}${who}`, `${run.pooled ? "All test rows of the clients together" : "Mean over clients, each on its own test data"}, as last tested`),
-    one(score(run, found.worst), `worst client${named_ || who}`, `The worst ${run.metric} of a client${who}`),
-    one(score(run, found.std), `spread${who}`, `Standard deviation of the ${run.metric} over clients`),
+    one(score(run, found.worst), `worst client${worst.length > 1 ? "s" : ""}${named_ || who}`, `The worst ${run.metric} of a client${who}`),
+    one(score(run, found.std), `standard deviation over clients${who}`, `Standard deviation of the ${run.metric} over clients`),
     one(String(run.groups_count), run.groups_count === 1 ? "group" : "groups", "Groups after the last round"),
-    known(run.ari) && one(run.ari.toFixed(2), "adjusted Rand", "Agreement with the true groups: 1 if they are the same, about 0 by chance"),
+    known(run.ari) && one(run.ari.toFixed(2), "adjusted Rand index", "Agreement with the true groups: 1 if they are the same, about 0 by chance"),
     known(run.perplexity) && one(number(run.perplexity), "perplexity", "Mean over clients"),
     one(`${run.rounds_done}${run.limits.rounds > run.rounds_done && !run.finished ? ` of ${run.limits.rounds}` : ""}`, "rounds", "Communication rounds completed"),
     one(String(run.clients.length), "clients", "All clients that ever took part"),
     one(size(run.bytes_up), "sent up", "By all clients, in all rounds"), one(size(run.bytes_down), "sent down", "To all clients, in all rounds"),
-    one(time(run.seconds), "computing", "Training, server and tests, in all rounds"),
+    one(time(run.seconds), "computing time", "Training, server and tests, in all rounds"),
     run.privacy && one(number(run.privacy.epsilon), `ε at δ = ${run.privacy.delta}`, "Privacy loss of the client that sent the most updates"),
     known(run.isolated) && one(`${Math.round(run.isolated * bad)} of ${bad}`, "adversaries isolated", "In no group with an honest client"));
 }
@@ -67,7 +67,7 @@ function curves(run, metric, ui) {
   };
   const last = run.rounds.groups.length;
   const groups = run.nodes.filter((node) => values.has(node.id)).map((node) => line(
-    node.id, `${named(node.id)} (${plural(node.count, "client")})`, run.colour.node(node.id), node.last < last ? 1 : 0, !single && run.nodes.length <= 12));
+    node.id, `${node.name} (${plural(node.count, "client")})`, run.colour.node(node.id), node.last < last ? 1 : 0, !single && run.nodes.length <= 12));
   const series = manyGroups(run) ? [line("all", "all clients", ink(0), 0, true)] : groups;
   const own = (i) => rounds.map((round, j) => [round, table.at(i, j)]);
   const clients = single ? run.clients.map((client, i) => ({ name: `client ${client.id}`, faint: true, colour: run.colour.node(client.node), points: own(i) })) : [];
@@ -88,21 +88,45 @@ function scoresPart(run, ui) {
   const what = manyGroups(run) ? "Too many groups for separate lines: mean over all clients" : "Thick lines: mean over a group (R2 and the root mean squared error: over its test rows together); dashed: groups that ended";
   return h("div", {},
     h("p", { class: "about" }, `On clients' own test data. ${what}; ${behind}. `
-      + `${marks(run).length ? "Dotted verticals: groups changed. " : ""}Choose a client in the table below to see its line.`),
+      + `${marks(run).length ? "Dotted verticals: groups changed. " : ""}Choose a client in the table of clients to see its line.`),
     h("div", { class: "controls" }, choices("Metric", metrics.map((name) => [name, name]), ui.metric, (name) => { ui.metric = name; draw(); })), place);
 }
 
-function decisions(run) {
+/** A chart of a run, from its numbers. Series of one name are named by their groups alone. */
+function runChart(run, spec) {
   const rounds = [1, Math.max(2, run.rounds.groups.length)];
   const byId = new Map(run.clients.map((client) => [client.id, client]));
-  return run.charts.map((spec) => {
-    if (spec.links) return dendrogram(spec, (client) => run.colour.node((byId.get(client) || { node: -1 }).node));
-    const series = spec.series.map((one, i) => ({
-      ...one, name: known(one.node) ? `${named(one.node)}: ${one.name}` : one.name,
-      colour: known(one.node) ? run.colour.node(one.node) : ink(i),
-    }));
-    return chart({ ...spec, key: `${run.name} ${spec.title}`, series, rounds, marks: marks(run), height: 240 });
-  });
+  if (spec.links) return dendrogram(spec, (client) => run.colour.node((byId.get(client) || { node: -1 }).node));
+  const severalNames = new Set(spec.series.map((line) => line.name)).size > 1;
+  const nameOf = (line) => {
+    if (!known(line.node)) return line.name;
+    return severalNames ? `${named(run, line.node)}: ${line.name}` : named(run, line.node);
+  };
+  const series = spec.series.map((line, i) => ({ ...line, name: nameOf(line), colour: known(line.node) ? run.colour.node(line.node) : ink(i) }));
+  const isTitle = spec.y && spec.y.replaceAll("_", " ").toLowerCase() === spec.title.toLowerCase();
+  return chart({ ...spec, y: isTitle ? "" : spec.y, key: `${run.name} ${spec.title}`, series, rounds, marks: marks(run), height: 220, groupName: (id) => named(run, id) });
+}
+
+/** What was decided once or twice, in words: a chart of it would have a dot or two. */
+const decidedOnce = (spec) => h("li", {}, h("b", {}, worded(spec.title)), h("span", {}, worded(spec.about)), spec.outcomes.map(outcome));
+const isOnce = (spec) => spec.outcomes && spec.rounds <= spec.outcomes.length;
+
+/** Charts of the decisions, with their bounds. */
+function decisions(run) {
+  const once = run.charts.filter(isOnce);
+  const drawn_ = run.charts.filter((spec) => spec.links || spec.outcomes && !isOnce(spec)).map((spec) => runChart(run, spec));
+  if (!once.length && !drawn_.length) return null;
+  return [
+    once.length > 0 && h("ul", { class: "once" }, once.map(decidedOnce)),
+    drawn_.length > 0 && h("div", { class: drawn_.length > 1 ? "columns" : null }, drawn_)];
+}
+
+/** Charts of what has no bound, folded. */
+function moreNumbers(run) {
+  const further = run.charts.filter((spec) => !spec.links && !spec.outcomes);
+  if (!further.length) return null;
+  return h("details", {}, h("summary", {}, `More numbers (${further.length})`),
+    h("div", { class: "columns" }, further.map((spec) => runChart(run, spec))));
 }
 
 function costs(run) {
@@ -127,14 +151,14 @@ function events(run, ui) {
   const shown = (all) => run.events.filter((event) => all || event.shown);
   const fill = () => {
     const wanted = shown(ui.all);
-    list.replaceChildren(...wanted.slice(0, 400).map((event) => h("li", {}, h("b", {}, `round ${event.round}, ${event.kind}`),
-      ` (${event.node >= 0 ? `${named(event.node)}, ` : ""}${event.count === event.clients.length ? `clients ${members(event.clients)}` : plural(event.count, "client")}): ${event.text}`)));
+    list.replaceChildren(...wanted.slice(0, 400).map((event) => h("li", {}, h("b", {}, `Round ${event.round}`), ui.all && h("span", { class: "quiet" }, `, ${event.kind}`),
+      ` (${event.node >= 0 ? `${named(run, event.node)}, ` : ""}${event.count === event.clients.length ? `clients ${members(event.clients)}` : plural(event.count, "client")}): `, worded(event.text))));
     if (wanted.length > 400) list.append(h("li", { class: "quiet" }, `and ${wanted.length - 400} more`));
     if (!wanted.length) list.append(h("li", { class: "quiet" }, "Groups never changed."));
   };
   fill();
   return h("div", {}, h("div", { class: "controls" },
-    choices("Notes", [[false, "changes and choices"], [true, "every note"]], Boolean(ui.all), (all) => { ui.all = all; fill(); })), list);
+    choices("Events", [[false, "changes and choices"], [true, "every event"]], Boolean(ui.all), (all) => { ui.all = all; fill(); })), list);
 }
 
 const plain = (value) => (Array.isArray(value) ? `[${value.map(plain).join(", ")}]` : String(value));

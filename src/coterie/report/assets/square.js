@@ -43,11 +43,11 @@ function squares(run, ui) {
     const one = all[ui.square];
     const known_ = Object.keys(one.layers);
     const layer = known_.includes(ui.layer) ? ui.layer : known_[0];
-    caption.textContent = `round ${one.round}, ${one.kind} (${ui.square + 1} of ${all.length})`;
+    caption.textContent = `round ${one.round}${all.length > 1 ? ` (${ui.square + 1} of ${all.length})` : ""}`;
     layers.replaceChildren(known_.length < 2 ? "" : h("label", {}, "layer ", h("select", {
       onchange: (event) => { ui.layer = event.target.value; draw(); },
     }, known_.map((name) => h("option", { value: name, selected: name === layer }, name)))));
-    refill(place, heat(run, one, unpack(one.layers[layer]), ui), h("p", { class: "about" }, one.text));
+    refill(place, h("div", { class: "matrix" }, heat(run, one, unpack(one.layers[layer]), ui), h("p", { class: "about" }, worded(one.text))));
   };
   const slider = h("input", {
     type: "range", min: 0, max: all.length - 1, step: 1, value: ui.square, "aria-label": "Clustering round",

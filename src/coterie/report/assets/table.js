@@ -1,7 +1,7 @@
 "use strict";
 // Tables that can be sorted: of clients, and of runs.
 
-const ROWS = 150; // rows shown at first: a browser is slow with thousands
+const ROWS = 60; // rows shown at first: the page stays short, and a browser is slow with thousands
 
 /**
  * columns: [{name, about, left, less, value(row), show(row)}]; rows of anything; narrow screens leave out a column with less.
@@ -50,16 +50,16 @@ function clientTable(run, ui) {
   const gain = (client) => gains.get(client.id) || [];
   const columns = [
     { name: "client", left: true, about: "Its id", value: (c) => c.id, show: (c) => h("button", { type: "button", title: "Show in the charts", onclick: (event) => { event.stopPropagation(); ui.select(c.id); } }, String(c.id)) },
-    { name: "group", left: true, about: "Its group after the last round", value: (c) => c.node, show: (c) => (c.node < 0 ? "absent" : [h("span", { class: "swatch", style: `background:${run.colour.node(c.node)}` }), named(c.node)]) },
+    { name: "group", left: true, about: "Its group after the last round", value: (c) => c.node, show: (c) => (c.node < 0 ? "absent" : [h("span", { class: "swatch", style: `background:${run.colour.node(c.node)}` }), named(run, c.node)]) },
     run.true_groups && { name: "true group", left: true, less: true, about: "From the data; hidden from all methods", value: (c) => c.truth, show: (c) => [h("span", { class: "swatch", style: `background:${run.colour.truth(c.truth)}` }), letter(c.truth), c.adversary ? " (adversary)" : ""] },
     { name: "examples", less: true, about: "Training examples", value: (c) => c.examples, show: (c) => number(c.examples) },
     { name: run.metric, about: "On its own test data, as last tested", value: (c) => c.score, show: (c) => score(run, c.score) },
     run.gains && { name: "over fedavg", about: `How much better its ${run.metric} is than with FedAvg, both in round ${run.gains.round}`,
       value: (c) => gain(c)[0], show: (c) => (gain(c).length ? gained(...gain(c), `fedavg in round ${run.gains.round}`) : "–") },
     { name: "loss", less: true, about: "On its own test data, as last tested", value: (c) => c.loss, show: (c) => number(c.loss) },
-    { name: "with the model of each group on its path", left: true, less: true, about: "As last tested in each group; the best is underlined", value: (c) => c.path.length, show: (c) => way(c) },
-    { name: "best", left: true, less: true, about: "The group on its path whose model was best for it", value: (c) => c.best, show: (c) => (known(c.best) ? named(c.best) : "–") },
-    { name: "silent", less: true, about: "Rounds in which it did not answer", value: (c) => c.silent, show: (c) => number(c.silent) },
+    { name: "with the model of each group on its path", left: true, less: true, about: "As last tested in each group; the best is underlined", value: (c) => c.path.length, show: (c) => way(run, c) },
+    { name: "best", left: true, less: true, about: "The group on its path whose model was best for it", value: (c) => c.best, show: (c) => (known(c.best) ? named(run, c.best) : "–") },
+    { name: "missed", less: true, about: "Rounds in which it was asked and did not answer", value: (c) => c.silent, show: (c) => number(c.silent) },
     run.clients.some((c) => c.refused) && { name: "refused", less: true, about: "Replies that were refused", value: (c) => c.refused, show: (c) => number(c.refused) },
   ].filter(Boolean);
   const table = sortable(columns, run.clients, ui.order, {
@@ -71,18 +71,18 @@ function clientTable(run, ui) {
   function only(text) {
     ui.filter = text;
     const wanted = text.trim().toLowerCase();
-    const rows = run.clients.filter((c) => !wanted || String(c.id).toLowerCase() === wanted || named(c.node).toLowerCase() === wanted);
+    const rows = run.clients.filter((c) => !wanted || String(c.id).toLowerCase() === wanted || named(run, c.node).toLowerCase() === wanted);
     count.textContent = plural(rows.length, "client");
     table.fill(rows);
   }
   only(ui.filter || "");
   ui.follow.push(() => table.fill());
-  return h("div", {}, h("div", { class: "controls" }, h("label", {}, "only ", filter), count), h("div", { class: "tall", tabindex: 0, role: "region", "aria-label": "Table of clients" }, table));
+  return h("div", {}, h("div", { class: "controls" }, h("label", {}, "only ", filter), count), h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table of clients" }, table));
 }
 const signed = (value) => (known(value) ? `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}` : "–");
-function way(client) {
+function way(run, client) {
   return client.path.map(([node, round, value], i) => [
     i ? " → " : "", h("span", { class: node === client.best ? "best" : null, title: known(round) ? `as tested in round ${round}` : "never tested" },
-      `${named(node)} ${known(value) ? value.toFixed(2) : "–"}`),
+      `${named(run, node)} ${known(value) ? value.toFixed(2) : "–"}`),
   ]);
 }

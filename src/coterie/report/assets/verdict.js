@@ -1,32 +1,62 @@
 "use strict";
-// The top of the page: what the groups are, why, whether they are better, and for whom.
+// The top of the page: how good, for whom, which method, and below it the groups and the reasons.
 
 const GROUPS_LISTED = 12;
 
-/** A gain over FedAvg: [by, noise, sign], where a sign of null means that noise is not known. */
+/** A gain over FedAvg: [by, sign], where a sign of null means that noise is not known. */
 const markOf = (sign) => (!known(sign) ? "?" : sign > 0 ? "▲" : sign < 0 ? "▼" : "≈");
 const judged = (sign) => (!known(sign) ? "noise is not known" : sign > 0 ? "significantly better" : sign < 0 ? "significantly worse" : "no significant difference");
-function gained(by, sign, over) {
+const about = (count) => (count < 1000 ? String(count) : Number(count.toPrecision(2)).toLocaleString("en"));
+function gained(by, sign, over, needed) {
   const kind = !known(sign) ? "unsure" : sign > 0 ? "up" : sign < 0 ? "down" : "same";
-  return h("span", { class: `gain ${kind}`, title: `${signed(by)} over ${over}: ${judged(sign)}` }, `${markOf(sign)} ${signed(by)}`);
+  const more = known(needed) ? `; needs about ${about(needed)} test examples to be sure` : "";
+  return h("span", { class: `gain ${kind}`, title: `${signed(by)} over ${over}: ${judged(sign)}${more}` }, `${markOf(sign)} ${signed(by)}`);
 }
 
 function verdictOf(doc, said, i) {
-  const run = doc.runs.find((one) => one.run_dir === said.run);
-  const lead = said.use || said.found;
-  const title = doc.verdicts.length > 1 ? `Verdict: ${said.scenario}` : "Verdict";
+  const run = doc.runs.find((entry) => entry.run_dir === said.run);
   return h("section", { class: "verdict", id: `verdict-${i}`, "aria-labelledby": `verdict-title-${i}` },
-    h("h1", { id: `verdict-title-${i}` }, title), 
-    said.constant && h("p", {}, said.constant), said.warnings.map((text) => h("p", { class: "warning" }, text)),
-    said.by_time && h("p", {}, said.by_time),
-    h("p", { class: "lead" }, lead),
-    h("h3", {}, "What are the groups?"), lead !== said.found && h("p", {}, said.found), run && groupsNow(run),
-    said.why && [h("h3", {}, "Why?"), h("p", {}, said.why)],
-    h("h3", {}, "Is it better than one model for all, and than training alone?"),
-    said.better.map((text) => h("p", {}, text)),
-    said.missing && [h("p", {}, said.missing), said.command && h("pre", {}, said.command)],
-    [said.left_out, said.unequal].map((text) => text && h("p", { class: "quiet" }, text)),
-    said.table && clientsByMethod(said, run));
+    hero(doc, said, run, i),
+    h("div", { class: "below" },
+      said.table && h("div", { class: "clients", id: `clients-${i}` }, clientsByMethod(said, run)),
+      details(said, run, i)));
+}
+
+/** Two numbers, the clients, and one sentence. */
+function hero(doc, said, run, i) {
+  const { headline } = said;
+  const lead = said.use || said.found;
+  const cut = lead.indexOf(": ");
+  const [claim, reason] = said.use && cut > 0 ? [lead.slice(0, cut), lead.slice(cut + 2)] : [lead.replace(/\.$/, ""), ""];
+  const unfinished = doc.runs.filter((entry) => !entry.finished && entry.scenario === said.scenario)
+    .map((entry) => `${entry.name}: ${entry.rounds_done} of ${entry.limits.rounds} rounds`);
+  return h("div", { class: headline ? "hero" : "hero bare" },
+    h("div", { class: "told" },
+      h("p", { class: "eyebrow" }, said.scenario),
+      headline && bigNumbers(headline),
+      h("p", { class: "caption" }, headline ? worded(headline.caption) : "No round has been tested yet."),
+      h("h1", { id: `verdict-title-${i}` }, `${claim}.`),
+      reason && h("p", { class: "reason" }, worded(`${reason[0].toUpperCase()}${reason.slice(1)}`)),
+      headline && heroFacts(headline),
+      unfinished.length > 0 && h("p", { class: "unfinished" }, `Not finished: ${unfinished.slice(0, 4).join("; ")}${unfinished.length > 4 ? "; …" : ""}.`),
+      said.warnings.map((text) => h("p", { class: "warning" }, worded(text))),
+      h("p", {}, h("a", { href: `#details-${i}` }, "Why, and for whom"))),
+    headline && strip({ ...headline, metric: run ? run.metric : "" }, run));
+}
+
+/** The groups, why they are these, and how the method compares with the baselines. */
+function details(said, run, i) {
+  const lead = said.use || said.found;
+  return h("div", { class: "details", id: `details-${i}` },
+    h("section", {}, h("h2", {}, "The groups"), lead !== said.found && h("p", {}, worded(said.found)), run && groupsNow(run)),
+    said.why && h("section", {}, h("h2", {}, "Why"), h("p", {}, worded(said.why))),
+    h("section", {}, h("h2", {}, "Is it better?"),
+      said.better.map((text) => h("p", {}, worded(text))),
+      said.constant && h("p", {}, worded(said.constant)),
+      said.by_time && h("p", {}, said.by_time),
+      said.missing && [h("p", {}, said.missing), said.command && h("pre", {}, said.command)],
+      [said.left_out, said.unequal].map((text) => text && h("p", { class: "quiet" }, text)),
+      said.noise && h("details", {}, h("summary", {}, "When is a difference significant?"), h("p", { class: "about" }, worded(said.noise)))));
 }
 
 /** The groups of a run's last round, with their clients. */
@@ -34,8 +64,9 @@ function groupsNow(run) {
   const ids = [...new Set(run.clients.map((client) => client.node))].filter((id) => id >= 0);
   const item = (id) => {
     const there = run.clients.filter((client) => client.node === id).map((client) => client.id);
-    return h("li", {}, h("span", { class: "swatch", style: `background:${run.colour.node(id)}` }), h("b", {}, named(id)),
-      ` ${members(there)} (${plural(there.length, "client")}${known(run.nodes[id].score) ? `, ${run.metric} ${score(run, run.nodes[id].score)}` : ""})`);
+    return h("li", {}, h("span", { class: "swatch", style: `background:${run.colour.node(id)}` }), h("b", {}, named(run, id)),
+      ` ${plural(there.length, "client")}: ${members(there)}`,
+      known(run.nodes[id].score) && h("span", { class: "quiet" }, ` · ${run.metric} ${score(run, run.nodes[id].score)}`));
   };
   return h("ul", { class: "now" }, ids.slice(0, GROUPS_LISTED).map(item),
     ids.length > GROUPS_LISTED && h("li", { class: "quiet" }, `and ${ids.length - GROUPS_LISTED} more`));
@@ -46,20 +77,26 @@ function clientsByMethod(said, run) {
   const { table } = said;
   const nodes = new Map(run ? run.clients.map((client) => [client.id, client.node]) : []);
   const swatch = (client) => nodes.get(client) >= 0 && h("span", { class: "swatch", style: `background:${run.colour.node(nodes.get(client))}` });
-  const cell = (value, gain) => [h("span", {}, score(table, value)), gain && [" ", gained(gain[0], gain[2], table.over)]];
+  const cell = (value, gain) => [h("span", {}, score(table, value)), gain && [" ", gained(gain[0], gain[2], table.over, gain[3])]];
+  const needs = table.rows.map((row) => Math.max(...row.gains.filter((gain) => gain && known(gain[3])).map((gain) => gain[3])));
+  const needsOf = new Map(table.rows.map((row, i) => [row.client, Number.isFinite(needs[i]) ? needs[i] : null]));
   const columns = [
-    { name: "client", left: true, about: "Colours are the groups above", value: (r) => r.client, show: (r) => [swatch(r.client), String(r.client)] },
+    { name: "client", left: true, about: "Colours are the groups", value: (r) => r.client, show: (r) => [swatch(r.client), String(r.client)] },
     { name: "tests", about: "Number of test examples, or of their subjects", value: (r) => r.tests, show: (r) => number(r.tests) },
     ...table.methods.map((method, i) => ({
       name: method, about: `${table.metric} in round ${table.round}`, value: (r) => r.values[i], show: (r) => cell(r.values[i], r.gains[i]),
     })),
-  ];
+    needs.some(Number.isFinite) && { name: "to be sure", less: true, about: "Test examples needed to be sure of a difference that is not significant, if it stays the same",
+      value: (r) => needsOf.get(r.client), show: (r) => (known(needsOf.get(r.client)) ? `needs ~${about(needsOf.get(r.client))}` : "") },
+  ].filter(Boolean);
   const order = states.get(`verdict ${said.scenario}`) || { column: 2, down: table.better === "smaller" };
   states.set(`verdict ${said.scenario}`, order);
-  const means = h("tr", {}, h("td", {}, table.pooled ? "all rows" : "mean"), h("td", {}, ""), table.means.map((value) => h("td", {}, score(table, value))));
+  const foot = [table.pooled ? "all rows" : "mean", "", ...table.means.map((value) => score(table, value)), ...(columns.length > table.methods.length + 2 ? [""] : [])];
+  const means = h("tr", {}, foot.map((text, i) => h("td", { class: columns[i].less ? "less" : null }, text)));
   const seeds = table.seeds.length > 1 ? `, means over ${table.seeds.length} seeds` : "";
-  const marks_ = table.over && table.methods.length > 1 ? `Differences are from ${table.over}: ▲ significantly better, ▼ significantly worse, ≈ no significant difference. ` : "";
-  return [h("h3", {}, `${table.metric[0].toUpperCase()}${table.metric.slice(1)} of each client in round ${table.round}${seeds}`), h("p", { class: "about" }, marks_, said.noise),
-    h("div", { class: "tall", tabindex: 0, role: "region", "aria-label": "Clients by method" },
+  const marks_ = table.over && table.methods.length > 1
+    ? `Differences are from ${table.over}: ▲ significantly better, ▼ significantly worse, ≈ no significant difference.${needs.some(Number.isFinite) ? " Where it is not significant, more test examples could tell: how many, if the difference stayed the same, is in the last column." : ""}` : "";
+  return [h("h2", {}, `${table.metric[0].toUpperCase()}${table.metric.slice(1)} of each client in round ${table.round}${seeds}`), h("p", { class: "about" }, worded(marks_)),
+    h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Clients by method" },
       sortable(columns, table.rows, order, { caption: "Clients by method", foot: means }))];
 }

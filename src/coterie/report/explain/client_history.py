@@ -129,7 +129,7 @@ def _standing_notes(
 
 
 def _personal(choices: Sequence[NoteView], client: ClientId) -> dict[str, Any] | None:
-    """Return the client's expected difference of held-out losses, and whether its personal model serves it.
+    """Return the client's expected difference of held-out losses, and whether it uses its personal model.
 
     It is None for a method without personal models.
     """
@@ -340,13 +340,13 @@ def _choices_with_personal(explanation: dict[str, Any]) -> list[dict[str, Any]]:
     if personal is None:
         return choices
     # What the last decision about personal models means for this client.
-    served = "Its personal model does not serve it"
+    choice = "It does not use its personal model"
     if personal["serves"]:
-        served = "Its personal model serves it"
+        choice = "It uses its personal model"
     difference = personal["expected"]
     side = "lower" if difference < 0 else "higher"
     expected = (
-        f"{served}: its held-out loss is expected to be {side} by {short(abs(difference))} "
+        f"{choice}: its held-out loss is expected to be {side} by {short(abs(difference))} "
         "than that of the model from the server."
     )
     last = choices[-1]

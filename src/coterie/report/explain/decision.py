@@ -17,7 +17,7 @@ from coterie.methods import METHODS
 from coterie.records.shown import ClientId
 from coterie.report.explain.view import NoteView
 from coterie.report.page.charts import measure
-from coterie.report.words import sentence, short
+from coterie.report.words import MIN_P_VALUE, is_p_value, readable_number, sentence, short
 
 SIGN_TO_REVERSE: Mapping[bool, Mapping[Sign, Sign]] = {
     True: {"<": "<=", "<=": "<", ">": ">=", ">=": ">"},
@@ -136,8 +136,12 @@ def close(criteria: tuple[Criterion, ...]) -> list[str]:
     for criterion in criteria:
         if math.isfinite(criterion.value) and math.isfinite(criterion.bound):
             distance = margin(criterion.value, criterion.bound)
+            # How far a p-value that counts as 0 is below its bound says nothing.
+            if is_p_value(criterion.name) and criterion.value < MIN_P_VALUE:
+                distance = "far below"
             bound = f"{criterion.setting} {short(criterion.bound)}".strip()
-            distances.append(f"{criterion.name} {short(criterion.value)}, {distance} {bound}")
+            value = readable_number(criterion.name, criterion.value)
+            distances.append(f"{criterion.name} {value}, {distance} {bound}")
     return [f"How close: {'; '.join(distances)}."] if distances else []
 
 

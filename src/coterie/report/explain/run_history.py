@@ -19,7 +19,7 @@ from coterie.report.ranking import with_baselines
 from coterie.report.summary import agreement, last_tested, without
 from coterie.report.trials import MethodTrials, trial
 from coterie.report.verdict import sentences, verdict
-from coterie.report.words import count, who
+from coterie.report.words import count, readable, who
 
 Paragraph = tuple[int, str]
 """A paragraph of an explanation: its indentation, in steps, and its text; an empty text is an empty line."""
@@ -136,7 +136,9 @@ def grounds(note: NoteView, notes: Sequence[NoteView]) -> list[str]:
             decisions_of_arm.append(earlier)
     reasons = []
     for earlier in decisions_of_arm[-MAX_GROUNDS:]:
-        reasons.append(f"Round {earlier.round}, {earlier.note['text'].removesuffix('.')}.")
+        reasons.append(
+            f"Round {earlier.round}, {readable(earlier.note['text']).removesuffix('.')}."
+        )
     return reasons
 
 
@@ -297,7 +299,7 @@ def _left_out_words(explanation: dict[str, Any]) -> list[Paragraph]:
         return []
     # The first of them, and how many more there are.
     refusals = list(explanation["left_out"].items())
-    paragraphs = [(0, "WHO TAKES NO PART")]
+    paragraphs = [(0, "CLIENTS THAT ARE EXCLUDED")]
     for client, reason in refusals[:MAX_SHOWN]:
         paragraphs.append((1, f"Client {client}: {reason}."))
     num_hidden = len(refusals) - MAX_SHOWN
@@ -372,7 +374,7 @@ def choice_words(choice_entries: Sequence[dict[str, Any]]) -> list[Paragraph]:
     if not choice_entries:
         return []
     return [
-        (0, "WHICH MODELS WERE TRAINED AND SERVED"),
+        (0, "WHICH MODELS WERE TRAINED AND USED"),
         *first_and_last(choice_entries, MAX_SHOWN, "further decision", _choice),
         (0, ""),
     ]
@@ -380,7 +382,7 @@ def choice_words(choice_entries: Sequence[dict[str, Any]]) -> list[Paragraph]:
 
 def _choice(entry: dict[str, Any]) -> list[Paragraph]:
     """One decision about models: its note, and below it what follows from it."""
-    paragraphs = [(1, f"Round {entry['round']}: {entry['text'].removesuffix('.')}.")]
+    paragraphs = [(1, f"Round {entry['round']}: {readable(entry['text']).removesuffix('.')}.")]
     # The first sentence is the text of the note.
     paragraphs += indented(entry["words"][1:])
     return paragraphs

@@ -242,7 +242,7 @@ def read(run: Path | str, round: int | None = None) -> RunHistory:
             if len(run_names) > MAX_RUNS_NAMED:
                 run_names_shown = f"{run_names_shown} and {len(run_names) - MAX_RUNS_NAMED} more"
             raise UserError(
-                f"{run} has {len(run_names)} runs inside, and explain tells of one: {run_names_shown}"
+                f"{run} has {len(run_names)} runs inside; explain takes one of them: {run_names_shown}"
             )
     # The records as people read them, up to the last complete round.
     record = Record(folder)
@@ -283,7 +283,7 @@ def of_client(history: RunHistory, client: ClientId) -> tuple[ClientId, Clients]
     if last_round_present is None:
         for refused_client, reason in last_line["refused"].items():
             if str(refused_client) == str(client):
-                raise UserError(f"client {client} takes no part: {reason}")
+                raise UserError(f"client {client} is excluded: {reason}")
     absence = "is not one of the run's clients"
     if last_round_present:
         absence = f"was last present in round {last_round_present}"

@@ -232,7 +232,7 @@ def _name_ended_groups(
     for block in group_blocks:
         if block.node in looks.number_of_node:
             continue
-        group_name = f"G{block.node}"
+        group_name = run.group_name(block.node)
         block_width = (block.last_column - block.first_column + 1) * column_width
         block_height = (block.last_row - block.first_row + 1) * row_height
         if block_height > LINE_HEIGHT and block_width > LETTER_WIDTH * len(group_name):
@@ -275,7 +275,7 @@ def _name_current_groups(axes: Axes, run: Gathered, row_height: float) -> None:
     for node, rows in rows_of_node.items():
         if len(rows) * row_height > LINE_HEIGHT * 0.8:
             score = last_scores(run.nodes[node], run)["score"]
-            label = f"G{node}, {count(len(rows), 'client')}"
+            label = f"{run.group_name(node)}, {count(len(rows), 'client')}"
             if score is not None:
                 label = f"{label}, {score:.2f}"
             middle_row = (rows[0] + rows[-1]) / 2
@@ -422,7 +422,7 @@ def _draw_group(
             heights.append(pooled_by_round.get(round, math.nan))
     is_current = node in looks.number_of_node
     lifetime = "" if is_current else f", until {run.nodes[node].last}"
-    label = f"G{node} ({count(len(run.nodes[node].clients), 'client')}{lifetime})"
+    label = f"{run.group_name(node)} ({count(len(run.nodes[node].clients), 'client')}{lifetime})"
     # Current groups are in front of those that ended.
     zorder = 3 if is_current else 2.5
     curve(axes, list(values_by_round), heights, **looks.line(node), label=label, zorder=zorder)
@@ -604,7 +604,7 @@ def _criteria(run: Gathered) -> Figure:
         handles = []
         for node in named_nodes:
             look = {**looks.line(node), "linestyle": ""}
-            handles.append(Line2D([], [], **look, label=f"G{node}"))
+            handles.append(Line2D([], [], **look, label=run.group_name(node)))
         drawing.legend(
             handles=handles,
             loc="outside lower center",

@@ -1,14 +1,14 @@
 """Colours, markers and dashes of the lines and groups of a run.
 
-Current groups have a colour and a marker, groups that ended are grey, and a true group has the
-colour of the group that has most of its members. The page follows the same rule.
+Current groups have a colour and a marker, and groups that ended are grey. Colours are those of the
+page, see :mod:`coterie.report.colours`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
+from coterie.report.colours import SLATE, group_colours
 from coterie.report.figures.style import COLOURS, DASHES, GREY, MARKERS
 from coterie.report.gathered import Gathered
 
@@ -36,55 +36,26 @@ class Looks:
         run: The run.
 
     Attributes:
-        number_of_node: Node of a current group -> its number, from the top.
+        number_of_node: Node of a current group -> its number, by its first client.
         colour_of_truth: Number of a true group -> colour.
         has_many_groups: Whether the run has more than :data:`MAX_GREY_GROUPS` groups.
     """
 
     def __init__(self, run: Gathered) -> None:
-        # Groups are numbered in the order of the clients, which is that of the page.
-        last_nodes = (nodes[-1] for nodes in run.members)
-        current_nodes = dict.fromkeys(node for node in last_nodes if node >= 0)
-        self.number_of_node = {
-            node: group_number for group_number, node in enumerate(current_nodes)
-        }
+        colours = group_colours(run)
+        self.number_of_node = colours.of_node
         self.has_many_groups = len(run.nodes) > MAX_GREY_GROUPS
-        self.colour_of_truth = self._choose_colours(run)
-
-    def _choose_colours(self, run: Gathered) -> dict[int, str]:
-        """Give each true group the colour of the group with most of its members: larger shares first, each colour once."""
-        truth = run.truth
-        # Number of a true group -> number of a current group -> how many clients are in both.
-        common_clients: dict[int, Counter[int]] = {}
-        for true_group in truth.values():
-            common_clients[true_group] = Counter()
-        for client, nodes in zip(run.clients, run.members, strict=True):
-            if client in truth and nodes[-1] in self.number_of_node:
-                common_clients[truth[client]][self.number_of_node[nodes[-1]]] += 1
-
-        def largest_share_first(number: int) -> tuple[int, int]:
-            return -max(common_clients[number].values(), default=0), number
-
-        colours: dict[int, str] = {}
-        for true_group in sorted(common_clients, key=largest_share_first):
-            # The colours of the groups with most of its members, then the others.
-            most_common_groups = [
-                group_number for group_number, _ in common_clients[true_group].most_common()
-            ]
-            preferred = [
-                COLOURS[group_number]
-                for group_number in most_common_groups
-                if group_number < len(COLOURS)
-            ]
-            used = set(colours.values())
-            unused = [colour for colour in [*preferred, *COLOURS] if colour not in used]
-            colours[true_group] = unused[0] if unused else COLOURS[true_group % len(COLOURS)]
-        return colours
+        self._groups_of_all = {node for node in colours.of_node if run.group_name(node) == "all"}
+        self.colour_of_truth = {
+            true_group: COLOURS[number] for true_group, number in colours.of_truth.items()
+        }
 
     def area(self, node: int) -> str:
         """Return the colour of a group's block."""
         if node not in self.number_of_node and not self.has_many_groups:
             return ENDED
+        if node in self._groups_of_all:
+            return SLATE
         return COLOURS[self.number_of_node.get(node, node) % len(COLOURS)]
 
     def line(self, node: int) -> dict[str, Any]:
@@ -102,5 +73,6 @@ class Looks:
         group_number = self.number_of_node[node]
         return {
             **numbered(group_number),
+            "color": self.area(node),
             "linestyle": DASHES[group_number // len(COLOURS) % len(DASHES)],
         }

@@ -19,22 +19,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.records.store import write_whole
+from coterie.report.colours import PALETTE
 from coterie.settings import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# M. Okabe, K. Ito, "Color Universal Design", 2008.
-BLUE = "#0072B2"
-ORANGE = "#E69F00"
-GREEN = "#009E73"
-RED = "#D55E00"
-PURPLE = "#CC79A7"
-SKY = "#56B4E9"
-YELLOW = "#F0E442"
-COLOURS = (BLUE, ORANGE, GREEN, PURPLE, RED, SKY, YELLOW)
+COLOURS = PALETTE
 GREY = "#777777"
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":")
 
 COLUMN = 3.5

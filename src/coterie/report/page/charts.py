@@ -5,12 +5,16 @@ further numbers of its notes.
 
 A chart has title, about (a sentence), y (the axis label), log (whether that axis is logarithmic),
 series, levels (bounds to compare with), and ``links`` (lines of a dendrogram) in place of series. A
-series has name, dash (0 is solid), node (its group, or None) and points ``[round, value]``.
+series has name, dash (0 is solid), node (its group, or None) and points ``[round, value]``. The
+chart of a decision, which has a bound, also has ``outcomes``: its comparisons of the last rounds, at
+most :data:`MAX_OUTCOMES`, each in words (``text``) and whether it held for "all", "some" or "none"
+of the groups; and ``rounds``, the number of rounds in which it was made.
 """
 
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +30,7 @@ from coterie.records.round_line import load_matrices
 from coterie.records.shown import ClientId, Line, truth_at
 from coterie.report.gathered import PlacedNotes
 from coterie.report.summary import agreement_at
+from coterie.report.words import is_p_value, readable, readable_number, short
 
 Chart = dict[str, Any]
 
@@ -50,7 +55,10 @@ MAX_GROUPS_IN_CHART = 12
 MAX_DENDROGRAM_CLIENTS = 400
 """The greatest number of clients in a dendrogram."""
 
-MIN_ON_LOG_AXIS = 1e-30
+MAX_OUTCOMES = 2
+"""The greatest number of comparisons of a criterion that are in words, the last ones."""
+
+MIN_ON_LOG_AXIS = 1e-16
 """Smaller numbers are drawn at this value on a logarithmic axis."""
 
 MIN_LOG_RATIO = 1e4
@@ -141,23 +149,59 @@ def _criterion_chart(criterion_name: str, placed_criteria: Sequence[PlacedNumber
     if has_fixed_bound:
         series_names = {"value": criterion_name}
         levels = [{"name": bound_name, "value": newest["bound"]}]
-        bound_in_words = newest["setting"] or format(newest["bound"], ".3g")
+        bound_in_words = f"{newest['setting']} {short(newest['bound'])}".strip()
     else:
         series_names = {"value": criterion_name, "bound": bound_name}
         levels = []
-        bound_in_words = newest["setting"] or "a bound"
+        bound_in_words = newest["setting"] or "a bound that changes"
     is_logarithmic = _needs_log_axis(criteria)
-    # What it means that the criterion holds, in the method's words.
-    meaning = f": {newest['met']}" if newest["met"] else ""
-    return _chart(
+    chart = _chart(
         criterion_name,
-        f"Required for the decision: {criterion_name} {newest['sign']} {bound_in_words}{meaning}.",
+        _requirement(newest, bound_in_words),
         _group_series(
             placed_criteria, series_names, minimum=MIN_ON_LOG_AXIS if is_logarithmic else None
         ),
         levels,
         is_logarithmic,
     )
+    rounds = sorted({placed_criterion.round for placed_criterion in placed_criteria})
+    outcomes = [_outcome(round, placed_criteria) for round in rounds[-MAX_OUTCOMES:]]
+    return {**chart, "outcomes": outcomes, "rounds": len(rounds)}
+
+
+SIDES: Mapping[str, str] = {"<": "below", "<=": "at most", ">": "above", ">=": "at least"}
+"""Signs of criteria in words."""
+
+
+def _requirement(criterion: Mapping[str, Any], bound_in_words: str) -> str:
+    """Return what a criterion needs and what it then means, as sentences."""
+    needed = f"Needed: {SIDES[criterion['sign']]} {bound_in_words}."
+    # The number of clients differs between groups.
+    meaning = re.sub(r"^\d+ clients", "clients", criterion["met"])
+    return f"{needed} Then: {meaning}." if meaning else needed
+
+
+def _outcome(round: int, placed_criteria: Sequence[PlacedNumbers]) -> dict[str, str]:
+    """Return the comparisons of a criterion in a round: in words, and for which groups it held."""
+    criteria = [placed.numbers for placed in placed_criteria if placed.round == round]
+    num_held = sum(bool(criterion["held"]) for criterion in criteria)
+    held = "some"
+    if num_held in (0, len(criteria)):
+        held = "all" if num_held else "none"
+    # The values of all groups, as one or as a range.
+    quantity = criteria[0]["name"]
+    values = sorted(criterion["value"] for criterion in criteria if criterion["value"] is not None)
+    shown_values = dict.fromkeys(
+        readable_number(quantity, value) for value in values[:1] + values[-1:]
+    )
+    in_words = " to ".join(shown_values) or "not known"
+    bound = criteria[0]["bound"]
+    side = f"{SIDES[criteria[0]['sign']]} {'the bound' if bound is None else short(bound)}"
+    if len(criteria) == 1:
+        result = side if num_held else f"not {side}"
+    else:
+        result = f"{side} in {num_held or 'none'} of {len(criteria)} groups"
+    return {"text": f"Round {round}: {in_words}, {result}.", "held": held}
 
 
 def _needs_log_axis(criteria: Iterable[Mapping[str, Any]]) -> bool:
@@ -246,7 +290,9 @@ def _number_charts(notes: PlacedNotes) -> Iterable[Chart]:
         placed_numbers.append(PlacedNumbers(placed_note.round, placed_note.node, numbers))
     for quantity in several_times[:MAX_FURTHER_CHARTS]:
         series = _group_series(placed_numbers, {quantity: quantity})
-        yield _chart(quantity, "A number of the method's notes.", series)
+        yield _chart(
+            quantity, "A number that the method recorded; nothing was decided by it.", series
+        )
 
 
 def _client_value_charts(notes: PlacedNotes) -> Iterable[Chart]:
@@ -309,13 +355,19 @@ def _chart(
         axis_label: The label of its axis; None for ``quantity``.
     """
     return {
-        "title": f"{quantity[:1].upper()}{quantity[1:]}".replace("_", " "),
+        "title": _title(quantity),
         "about": explanation,
         "y": quantity if axis_label is None else axis_label,
         "log": is_logarithmic,
         "series": list(series),
         "levels": list(levels),
     }
+
+
+def _title(quantity: str) -> str:
+    """Return a quantity as a title; p remains small."""
+    words = quantity.replace("_", " ")
+    return words if is_p_value(words) else f"{words[:1].upper()}{words[1:]}"
 
 
 def _single_series(series_name: str, points: Sequence[Any], dash: int = 0) -> dict[str, Any]:
@@ -428,7 +480,7 @@ def square(
     return {
         "round": line["round"],
         "kind": note["kind"],
-        "text": note["text"],
+        "text": readable(note["text"]),
         "what": "distance" if measures == {"distance"} else "cosine",
         "clients": arranged.clients,
         "groups": arranged.groups,

@@ -23,6 +23,7 @@ from coterie.printable import printable
 from coterie.records.record import Record
 from coterie.records.shown import ClientId, Line, Shown, mean_of, pooled_over, shown_as, sums_of
 from coterie.records.text_files import finite
+from coterie.report.colours import group_colours
 from coterie.report.compared import AROUND, side_by_side
 from coterie.report.gathered import Gathered, PlacedNotes, TreeNode, gathered
 from coterie.report.listing import first_line
@@ -31,6 +32,7 @@ from coterie.report.ranking import contests, gains
 from coterie.report.summary import ABOUT, expand, silent
 from coterie.report.trials import Trial, trial
 from coterie.report.verdict import verdict
+from coterie.report.words import readable
 from coterie.settings import UserError, documented
 
 MAX_EVENTS = 2000
@@ -294,7 +296,7 @@ def events(notes: PlacedNotes) -> list[dict[str, Any]]:
                 "round": round,
                 "node": node,
                 "kind": note["kind"],
-                "text": note["text"],
+                "text": readable(note["text"]),
                 "clients": note["clients"][:MAX_CLIENTS_OF_EVENT],
                 "count": len(note["clients"]),
                 "changes": _divides(note),
@@ -489,16 +491,26 @@ def groups(run: Gathered) -> dict[str, Any]:
         run: The run.
 
     Returns:
-        nodes and reasons. reasons has each text once. nodes has one dict per group: id, first and
-        last (round), count, clients (the first :data:`MAX_CLIENTS_OF_GROUP`), parents, kind, why
-        (position in reasons, or None), truth (``[true group, number of its clients]``), and the
+        nodes, reasons and truth_colours (number of a true group -> number of its colour, see
+        :mod:`coterie.report.colours`). reasons has each text once. nodes has one dict per group: id,
+        name, colour (its number; None if the group has ended), first and last (round), count,
+        clients (the first :data:`MAX_CLIENTS_OF_GROUP`), parents, kind, why (position in reasons, or
+        None), truth (``[true group, number of its clients]``), and the
         keys of :func:`last_scores`.
     """
     truth = run.truth
     # Text -> its position in ``reasons``; :func:`_node_entry` adds to it.
     position_of_reason: dict[str, int] = {}
-    nodes = [_node_entry(node, run, truth, position_of_reason) for node in run.nodes]
-    return {"nodes": nodes, "reasons": list(position_of_reason)}
+    colours = group_colours(run)
+    nodes = []
+    for node in run.nodes:
+        node_entry = _node_entry(node, run, truth, position_of_reason)
+        nodes.append({**node_entry, "colour": colours.of_node.get(node.id)})
+    return {
+        "nodes": nodes,
+        "reasons": list(position_of_reason),
+        "truth_colours": colours.of_truth,
+    }
 
 
 def _node_entry(
@@ -508,9 +520,10 @@ def _node_entry(
     sizes_of_true_groups = Counter(truth[client] for client in node.clients if client in truth)
     why = None
     if node.why:
-        why = position_of_reason.setdefault(node.why, len(position_of_reason))
+        why = position_of_reason.setdefault(readable(node.why), len(position_of_reason))
     return {
         "id": node.id,
+        "name": run.group_name(node.id),
         "first": node.first,
         "last": node.last,
         "count": len(node.clients),
@@ -557,6 +570,8 @@ SCRIPTS = (
     "groups.js",
     "square.js",
     "table.js",
+    "words.js",
+    "strip.js",
     "parts.js",
     "verdict.js",
     "page.js",
