@@ -22,6 +22,7 @@ from coterie.methods import (
     HCCTP,
     IFCA,
     MAXFL,
+    METHODS,
     Auto,
     Ditto,
     FedAvg,
@@ -168,6 +169,8 @@ IN_FEW_ROUNDS: dict[str, Any] = {
 }
 """Every method, with settings under which something happens in a few rounds of four clients."""
 
+EVERY_METHOD = sorted(IN_FEW_ROUNDS.keys() | METHODS)
+
 ONE_OF_EACH_KIND = (
     "fedavg",  # means
     "fedper",  # layers that stay at the client
@@ -179,16 +182,21 @@ ONE_OF_EACH_KIND = (
 tests have these, and the slow ones the others."""
 
 
+MOST_AND_LEAST_SHOWN = ("fedavg", "split-half")
+"""Where each takes a second or more and the kind hardly matters: the method of which a server sees the
+least, and that of which it sees the most."""
+
+
 def slow(*values: Any) -> list[Any]:
     """Values of a test's parameter that only the slow tests have."""
     return [pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
-def of_each_kind(names: Iterable[str]) -> list[Any]:
-    """Parameters of a test: the names, those that are not in :data:`ONE_OF_EACH_KIND` as slow tests."""
+def of_each_kind(names: Iterable[str], kinds: Iterable[str] = ONE_OF_EACH_KIND) -> list[Any]:
+    """Parameters of a test: the names, those that are not in ``kinds`` as slow tests."""
     parameters = []
     for name in names:
-        marks = () if name in ONE_OF_EACH_KIND else (pytest.mark.slow,)
+        marks = () if name in kinds else (pytest.mark.slow,)
         parameters.append(pytest.param(name, marks=marks))
     return parameters
 

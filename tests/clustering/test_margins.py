@@ -153,9 +153,11 @@ def silent(call) -> tuple[np.ndarray, bool]:
 
 
 CUTS = [
-    ("cosine", "single", {"groups": 3}), ("cosine", "average", {"threshold": 0.6}), ("cosine", "complete", {"groups": 3}),
-    ("l2", "single", {"groups": 3}), ("l2", "average", {"groups": 3}), ("l2", "complete", {"groups": 3}),
-]  # fmt: skip
+    ("cosine", "single", {"groups": 3}),
+    ("cosine", "average", {"threshold": 0.6}),
+    ("l2", "complete", {"groups": 3}),
+]
+"""Each metric, each linkage, and each way to say where to cut."""
 
 
 @pytest.mark.parametrize(("metric", "linkage", "where"), CUTS)

@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 
-from coterie.methods import METHODS
-from method_examples import IN_FEW_ROUNDS, of_each_kind
-
-EVERY_METHOD = sorted(IN_FEW_ROUNDS.keys() | METHODS)
+from method_examples import EVERY_METHOD, IN_FEW_ROUNDS, of_each_kind
 
 
 @pytest.fixture(params=of_each_kind(EVERY_METHOD), name="method")

@@ -220,8 +220,10 @@ PERSONAL = {
 }
 
 
-@pytest.mark.parametrize("model", [mlp, normed])
-@pytest.mark.parametrize("kind", PERSONAL)
+@pytest.mark.parametrize(
+    ("kind", "model"),
+    [*((kind, mlp) for kind in PERSONAL), ("trained", normed), ("mixture", normed)],
+)
 @seeded(0)
 def test_personal_models_are_those_of_one_process(kind: str, model: Any) -> None:
     tried = world(IDS, model=model, training=Training(lr=0.2, batch=7, epochs=2))

@@ -115,12 +115,18 @@ def drawing_world(where: str, source: str, ids: tuple[int, ...] = (2, 3, 7, 11))
 PLACES = ("data set", "collate", "model", "loss", "metric", "augmentation")
 
 
+PLACES_AND_SOURCES = [
+    *((where, "numpy") for where in PLACES),
+    *(("model", source) for source in SOURCES if source != "numpy"),
+]
+"""Every place, and every generator at one of them."""
+
+
 def global_states() -> list[Any]:
     return [torch.get_rng_state().tolist(), np.random.get_state()[1].tolist(), random.getstate()]  # type: ignore[index]  # noqa: NPY002
 
 
-@pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize(("where", "source"), PLACES_AND_SOURCES)
 @seeded(0)
 def test_numbers_do_not_depend_on_generators_workers_or_interruptions(
     where: str, source: str
@@ -135,8 +141,7 @@ def test_numbers_do_not_depend_on_generators_workers_or_interruptions(
     assert outcome(resumed) == outcome(done)[2:]
 
 
-@pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize(("where", "source"), PLACES_AND_SOURCES)
 @seeded(0)
 def test_silence_of_others_changes_no_number(where: str, source: str) -> None:
     method = [
@@ -152,8 +157,10 @@ def test_silence_of_others_changes_no_number(where: str, source: str) -> None:
         assert whole[0].scores[c] == few[0].scores[c]  # type: ignore[index]
 
 
-@pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("where", ["loss", "model", "augmentation", "metric"])
+@pytest.mark.parametrize(
+    ("where", "source"),
+    [pair for pair in PLACES_AND_SOURCES if pair[0] not in ("data set", "collate")],
+)
 @seeded(0)
 def test_a_block_of_clients_draws_as_each_alone(where: str, source: str) -> None:
     tried = drawing_world(where, source)

@@ -45,6 +45,7 @@ from coterie.records.text_files import to_toml  # noqa: E402
 from coterie.robust import Robust  # noqa: E402
 from coterie.runs.experiment import make  # noqa: E402
 from coterie.settings import SettingError, UserError  # noqa: E402
+from method_examples import slow  # noqa: E402
 
 CLOSE = {"rtol": 2e-4, "atol": 2e-6}
 """Sums in another order: float32 rounding of each exchange, which further training may make larger.
@@ -328,7 +329,7 @@ def test_a_broken_update_is_refused_and_counts_nowhere(nearby: Any) -> None:
 
 
 @pytest.mark.parametrize("dies", range(2, 9))
-@pytest.mark.parametrize("method", [FedAvg(), FedPer(), CFL(), HALVES], ids=lambda m: m.name)
+@pytest.mark.parametrize("method", [FedAvg(), HALVES, *slow(FedPer(), CFL())], ids=lambda m: m.name)
 def test_a_node_may_be_lost_at_any_call(method: Any, dies: int, nearby: Any) -> None:
     """While it makes the world (its first call is that), trains, averages or tests: its clients run on the others."""
     cluster, _ = nearby(world_of_six, dies=(dies, None, dies + 3))

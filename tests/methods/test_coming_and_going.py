@@ -43,7 +43,7 @@ def test_weights_sum_to_one_whoever_answers(name: str) -> None:
     world = replace(grouped([everyone], noise=0.0, examples={2: 5, 17: 1, 3: 7, 99: 2}), rate=1.0)
     target, before = world.targets[2], None
     kept = [slice(*world.columns[layer]) for layer in _kept(EXAMPLES[name], world)]
-    for played in play(EXAMPLES[name], world, 30, silent=at_random(1)):
+    for played in play(EXAMPLES[name], world, 20, silent=at_random(1)):
         after = served(played)
         for client in played.replies.clients if before is not None else ():
             model = after[client].clone()
@@ -79,7 +79,7 @@ def served(played: Any) -> dict[int, torch.Tensor]:
 def test_the_model_of_a_silent_client_changes_with_its_groups_only(name: str) -> None:
     before = None
     group_before: dict[int, set[int]] = {}
-    for played in play(EXAMPLES[name], grouped(THREE), 40, silent=at_random(2)):
+    for played in play(EXAMPLES[name], grouped(THREE), 20, silent=at_random(2)):
         after, heard = served(played), set(played.replies.clients)
         # After another start, or when another arm takes the lead, the models of all clients are
         # others.
@@ -122,17 +122,17 @@ def test_clients_join_leave_and_come_back(name: str) -> None:
         (method.retire, (17, 2, 3, 5, 50, 51)),
         (method.admit, (2, 29)),
     ):
-        for played in play(method, of(members), 20, state=state, first=first):
+        for played in play(method, of(members), 8, state=state, first=first):
             check_assignment(played.assignment, members)
-        state, first = change(played.state, clients), first + 20
+        state, first = change(played.state, clients), first + 8
         members = tuple(sorted(set(members) ^ set(clients)))
         check_assignment(method.assignment(state), members)
-    for played in play(method, of(members), 20, state=state, first=first, silent=at_random(3)):
+    for played in play(method, of(members), 8, state=state, first=first, silent=at_random(3)):
         check_assignment(played.assignment, members)
         assert set(played.plan.tasks) <= set(members)
 
 
-@pytest.mark.parametrize("name", DECIDES)
+@pytest.mark.parametrize("name", of_each_kind(DECIDES))
 def test_newcomers_and_who_returns_find_their_groups(name: str) -> None:
     method, whole = EXAMPLES[name], grouped(THREE)
     founders = tuple(c for c in whole.clients if c not in (5, 17, 29))
@@ -152,7 +152,7 @@ def test_where_all_have_left_there_is_no_group(name: str) -> None:
 @pytest.mark.parametrize("name", of_each_method(EXAMPLES))
 def test_all_may_leave_but_one(name: str) -> None:
     method, world = EXAMPLES[name], grouped(THREE)
-    state = method.retire(last(method, world, 30).state, tuple(c for c in world.clients if c != 40))
+    state = method.retire(last(method, world, 12).state, tuple(c for c in world.clients if c != 40))
     one = replace(world, targets={40: world.targets[40]})
-    for played in play(method, one, 5, state=state, first=30):
+    for played in play(method, one, 5, state=state, first=12):
         assert played.groups == ((40,),)

@@ -314,7 +314,7 @@ def test_an_update_that_is_not_finite_makes_no_client_fail_under_noise() -> None
         over_flower(
             SplitHalfPrivate(first_probe=1),
             world(clients=each, model=mlp),
-            3,
+            2,
             mods=mods(NOISY),
             boundary=NOISY,
         )
