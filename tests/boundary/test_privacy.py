@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
@@ -36,7 +36,6 @@ def test_the_closed_form_is_the_integral(separation: float, epsilon: float) -> N
 
 
 @given(noise=st.floats(0.05, 500), updates=st.integers(1, 2000), delta=st.floats(1e-12, 0.5))
-@settings(max_examples=100)
 def test_what_was_spent_is_enough_and_no_more_than_enough(
     noise: float, updates: int, delta: float
 ) -> None:

@@ -62,7 +62,7 @@ def test_no_bipartition_has_a_smaller_cross_similarity(similarity):
     assert cross == similarity[np.ix_(left, right)].max() == least_cross(similarity)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     similarities(levels=(-0.5, 0.0, 0.5))
     | similarities(levels=(0.0, 1.0), largest=12)

@@ -45,7 +45,6 @@ def moved(matrix: np.ndarray, by: float, seed: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("linkage", LINKAGES)
-@settings(max_examples=100)
 @given(seed=st.integers(0, 100_000), at=st.floats(0.05, 1.1), by_number=st.booleans())
 def test_within_the_margin_a_cut_stays(linkage: str, seed: int, at: float, by_number: bool) -> None:
     apart = distances(gram(points(seed)))
@@ -63,7 +62,6 @@ def test_within_the_margin_a_cut_stays(linkage: str, seed: int, at: float, by_nu
 
 
 @pytest.mark.parametrize("linkage", LINKAGES)
-@settings(max_examples=100)
 @given(seed=st.integers(0, 100_000))
 def test_within_the_margin_a_bipartition_stays(linkage: str, seed: int) -> None:
     alike = cosine(gram(points(seed)))

@@ -71,7 +71,7 @@ def case(seed, vector=True):
     return g, sizes, scale * (rng.uniform(0.2, 2, size=n) if vector else np.ones(n))
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(st.integers(0, 100_000), st.booleans(), st.booleans())
 def test_merging_is_that_of_the_definition(seed, vector, fix):
     g, sizes, tradeoff = case(seed, vector)

@@ -80,7 +80,7 @@ def test_perplexity_is_the_same_as_in_one_process() -> None:
 
 @pytest.mark.parametrize("name", of_each_kind(METHODS))
 def test_every_method_finds_over_flower_what_it_finds_in_one_process(name: str) -> None:
-    tried = replace(SCENARIOS["digits/label-permutation"], clients=8).build(0)
+    tried = world(range(8))
     method = METHODS[name]()
     # One client at a time, as over Flower: a block's rounding can turn a ReLU, and then grows with
     # the steps.

@@ -48,7 +48,9 @@ def test_keeps_the_law(name: str, law: Any) -> None:
     law(EXAMPLES[name])
 
 
-def test_one_client_is_a_federation(method: Any) -> None:
+@pytest.mark.parametrize("name", of_each_method(EXAMPLES))
+def test_one_client_is_a_federation(name: str) -> None:
+    method = EXAMPLES[name]
     if getattr(method, "groups", None):
         method = dataclasses.replace(method, groups=1)
     end = last(method, grouped([[7]]), 12)

@@ -138,7 +138,7 @@ def kept(done: Round) -> Mapping[Client, Tensor]:
 def test_ditto_is_its_algorithm(method: Ditto) -> None:
     tried = tried_world()
     model, own = first_model(tried), dict[Client, Tensor]()
-    for exchange, done in enumerate(play(method, tried, 3, workers=2)):
+    for exchange, done in enumerate(play(method, tried, 3)):
         clients = asked(method, exchange)
         rows = {c: trained(tried, model, c, exchange) for c in clients}
         stages = (((BODY, HEAD), method.epochs or TRAINING.epochs),)
@@ -251,7 +251,7 @@ def mixed(
 def test_apfl_is_its_algorithm(method: APFL) -> None:
     tried = tried_world()
     model, own = first_model(tried), dict[Client, tuple[Tensor, float]]()
-    for exchange, done in enumerate(play(method, tried, 3, workers=2)):
+    for exchange, done in enumerate(play(method, tried, 3)):
         rows = {}
         for c in asked(method, exchange):
             v, alpha = own.get(c, (model, method.mixture))
@@ -345,7 +345,7 @@ def test_fedrep_is_its_algorithm(method: FedRep) -> None:
         ((HEAD,), method.head_epochs or TRAINING.epochs),
         ((BODY,), method.body_epochs or TRAINING.epochs),
     )
-    for exchange, done in enumerate(play(method, tried, 3, workers=2)):
+    for exchange, done in enumerate(play(method, tried, 3)):
         rows = {
             c: trained(
                 tried, torch.where(head, own.get(c, first), model), c, exchange, stages=stages
@@ -416,7 +416,7 @@ def test_fedbabu_is_its_algorithm(method: FedBABU) -> None:
     head = layout_of(tried).mask([HEAD])
     model = first = first_model(tried)
     own = dict[Client, Tensor]()
-    for exchange, done in enumerate(play(method, tried, 3, workers=2)):
+    for exchange, done in enumerate(play(method, tried, 3)):
         clients = asked(method, exchange)
         rows = {
             c: trained(tried, model, c, exchange, stages=(((BODY,), TRAINING.epochs),))

@@ -46,6 +46,7 @@ from coterie.methods._split_half_walks import (
     walk,
 )
 from coterie.methods.split_half import MAX_KEPT_GROUPS, SplitHalfState
+from method_examples import slow
 
 D = 300
 CLIENTS = tuple(range(3, 19))
@@ -289,7 +290,9 @@ def test_a_review_leaves_right_groups_alone() -> None:
 # -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shift", ["label-permutation", "label-swap", "rotation", "class-groups"])
+@pytest.mark.parametrize(
+    "shift", ["label-permutation", *slow("label-swap", "rotation", "class-groups")]
+)
 def test_it_finds_the_groups_of_digits(shift: str) -> None:
     world = digits(shift)
     found = played(SplitHalf(), world, 24)

@@ -24,6 +24,7 @@ from coterie.methods._fences import fenced_reports
 from coterie.methods.tuned import TunedState, shrunk
 from coterie.records.codec import decode, encode
 from coterie.settings import SettingError, UserError
+from method_examples import slow
 from scripted import bits, play
 from worlds import THREE, grouped, last
 
@@ -131,7 +132,9 @@ def one_differs() -> World:
 
 
 @pytest.mark.parametrize(
-    "method", [FedAvg(), IFCA(models=2), Ditto(pull=0.5), FedPer(), APFL(), Independent()], ids=str
+    "method",
+    [FedAvg(), IFCA(models=2), APFL(), *slow(Ditto(pull=0.5), FedPer(), Independent())],
+    ids=str,
 )
 def test_the_methods_models_and_groups_stay_as_they_are(method: Any) -> None:
     """With validation data no training example is held out, and personal models cost the shared ones nothing."""

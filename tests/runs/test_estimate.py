@@ -20,6 +20,7 @@ from coterie.records.record import Record
 from coterie.runs.estimate import Estimate, _Costs, _data_bytes, _FirstRounds, estimate
 from coterie.runs.experiment import Experiment, make
 from coterie.settings import UserError
+from method_examples import slow
 
 FOREVER = float("inf")
 SMALL = {"name": "digits/label-swap", "clients": 12, "groups": 2, "swaps": [[1, 7], [3, 5]]}
@@ -137,7 +138,7 @@ def test_neighbours_take_the_features_of_all_examples() -> None:
 
 @pytest.mark.parametrize(
     "method",
-    ["fedavg", "independent", "ifca", "hcct", {"name": "cfl", "split_rounds": [2]}, "acfl"],
+    ["fedavg", "independent", {"name": "cfl", "split_rounds": [2]}, *slow("ifca", "hcct", "acfl")],
 )
 def test_the_disk_is_what_a_run_writes_within_a_factor_of_two(
     method: str | dict[str, Any], tmp_path: Path

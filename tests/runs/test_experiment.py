@@ -25,6 +25,7 @@ from coterie.runs.folders import begin, reopen
 from coterie.runs.run import run
 from coterie.runs.set_option import assign
 from coterie.settings import SettingError, UserError
+from refusals import refuses
 
 SMALL: dict[str, Any] = {
     "scenario": {"name": "digits/label-permutation", "clients": 4, "groups": 2},
@@ -113,46 +114,41 @@ def test_a_runs_own_file_is_an_experiment_file(
 
 
 @pytest.mark.parametrize(
-    ("document", "sentence"),
+    ("document", "parts"),
     [
-        ({"roundz": 3}, "no setting 'roundz'; did you mean rounds?"),
+        ({"roundz": 3}, ["'roundz'", "did you mean rounds?"]),
         (
             {"scenario": "digits/label-permutations"},
-            "no scenario 'digits/label-permutations'; did you mean",
+            ["'digits/label-permutations'", "did you mean"],
         ),
         (
             {"scenario": {"name": "digits/iid", "cliens": 3}},
-            "Scenario has no setting 'cliens'; did you mean clients?",
+            ["Scenario", "'cliens'", "did you mean clients?"],
         ),
-        (
-            {"scenario": {"name": "digits/iid", "training": {}}},
-            r"write it as its own table, \[training\]",
-        ),
-        ({"scenario": {"clients": 3}}, "scenario must be a name or a table with a name"),
-        ({"methods": ["fedavgg"]}, "no method 'fedavgg'; did you mean fedavg?"),
-        ({"methods": "fedavg"}, "methods must be a list"),
-        ({"methods": []}, "at least one method"),
-        (
-            {"methods": [{"name": "cfl", "esp1": 1}]},
-            "CFL has no setting 'esp1'; did you mean eps1?",
-        ),
-        ({"methods": [{"name": "cfl", "eps1": "big"}]}, "CFL.eps1 must be a number, got 'big'"),
-        ({"methods": [{"name": "cfl", "eps1": -0.1}]}, "CFL.eps1 must be >= 0, got -0.1"),
-        ({"training": {"lr_": 1}}, "training has no setting 'lr_'; did you mean lr"),
-        ({"training": {"batch": 1.5}}, "Training.batch must be an integer, got 1.5"),
-        ({"training": 3}, "training must be a table"),
-        ({"rounds": 0}, "Experiment.rounds must be >= 1, got 0"),
-        ({"rounds": "many"}, "Experiment.rounds must be an integer, got 'many'"),
-        ({"seeds": [1, 1]}, "must be at least one, all different"),
-        ({"seeds": 0}, "must be at least one"),
-        ({"seed": 1, "seeds": 2}, "use only one of seed and seeds"),
-        ({"target": True}, "Experiment.target must be a number or none, got True"),
+        ({"scenario": {"name": "digits/iid", "training": {}}}, ["own table", "[training]"]),
+        ({"scenario": {"clients": 3}}, ["scenario", "name"]),
+        ({"methods": ["fedavgg"]}, ["'fedavgg'", "did you mean fedavg?"]),
+        ({"methods": "fedavg"}, ["methods", "list"]),
+        ({"methods": []}, ["at least one method"]),
+        ({"methods": [{"name": "cfl", "esp1": 1}]}, ["CFL", "'esp1'", "did you mean eps1?"]),
+        ({"methods": [{"name": "cfl", "eps1": "big"}]}, ["CFL.eps1", "'big'", "number"]),
+        ({"methods": [{"name": "cfl", "eps1": -0.1}]}, ["CFL.eps1", "-0.1", ">= 0"]),
+        ({"training": {"lr_": 1}}, ["training", "'lr_'", "did you mean lr"]),
+        ({"training": {"batch": 1.5}}, ["Training.batch", "1.5", "integer"]),
+        ({"training": 3}, ["training", "table"]),
+        ({"rounds": 0}, ["Experiment.rounds", "got 0", ">= 1"]),
+        ({"rounds": "many"}, ["Experiment.rounds", "'many'", "integer"]),
+        ({"seeds": [1, 1]}, ["at least one", "different"]),
+        ({"seeds": 0}, ["at least one"]),
+        ({"seed": 1, "seeds": 2}, ["seed and seeds"]),
+        ({"target": True}, ["Experiment.target", "True", "number or none"]),
     ],
 )
-def test_mistakes_in_a_file_get_one_sentence(document: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence) as told:
+def test_mistakes_in_a_file_are_told_with_setting_and_value(
+    document: dict[str, Any], parts: list[str]
+) -> None:
+    with refuses(*parts):
         make(document)
-    assert "\n" not in str(told.value)
 
 
 def test_unreadable_files_are_refused(tmp_path: Path) -> None:
@@ -230,27 +226,24 @@ def test_a_part_takes_a_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "parts"),
     [
-        ("eps1", "--set takes key=value, got 'eps1'"),
-        ("=3", "--set takes key=value"),
-        ("esp1=1", "has a setting 'esp1'; did you mean eps1?"),
-        ("cfl.esp1=1", "cfl has no setting 'esp1'; did you mean eps1?"),
-        ("clf.eps1=1", "there is no 'clf'; did you mean cfl?"),
-        ("flhc.warmup=1", "flhc is not among the methods of this run"),
-        ("qqqq=1", "coterie methods NAME and coterie scenarios NAME list them"),
-        (
-            "scenario.partition.alfa=1",
-            "scenario.partition has no setting 'alfa'; did you mean alpha?",
-        ),
-        ("scenario.dataset.examples=1", "scenario.dataset has no setting 'examples'"),
-        ("scenario.partition={alfa = 1}", "scenario.partition has no setting 'alfa'"),
-        ("scenario.partitio.alpha=1", "there is no 'scenario.partitio'"),
-        ("partition.alpha=1", r"there is no 'partition'; did you mean scenario\.partition\.alpha?"),
+        ("eps1", ["--set", "'eps1'", "key=value"]),
+        ("=3", ["--set", "key=value"]),
+        ("esp1=1", ["'esp1'", "did you mean eps1?"]),
+        ("cfl.esp1=1", ["cfl", "'esp1'", "did you mean eps1?"]),
+        ("clf.eps1=1", ["'clf'", "did you mean cfl?"]),
+        ("flhc.warmup=1", ["flhc", "methods of this run"]),
+        ("qqqq=1", ["coterie methods NAME", "coterie scenarios NAME"]),
+        ("scenario.partition.alfa=1", ["scenario.partition", "'alfa'", "did you mean alpha?"]),
+        ("scenario.dataset.examples=1", ["scenario.dataset", "'examples'"]),
+        ("scenario.partition={alfa = 1}", ["scenario.partition", "'alfa'"]),
+        ("scenario.partitio.alpha=1", ["'scenario.partitio'"]),
+        ("partition.alpha=1", ["'partition'", "did you mean scenario.partition.alpha?"]),
     ],
 )
-def test_mistakes_in_set_get_one_sentence(text: str, sentence: str) -> None:
-    with pytest.raises(SettingError, match=sentence):
+def test_mistakes_in_set_are_told_with_key_and_value(text: str, parts: list[str]) -> None:
+    with refuses(*parts, error=SettingError):
         changed(text)
 
 
@@ -278,18 +271,18 @@ def test_run_takes_names_or_objects() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "parts"),
     [
-        ({"method": "clf"}, "no method 'clf'; did you mean cfl?"),
-        ({"scenario": "digits/idd"}, "no scenario 'digits/idd'; did you mean digits/iid?"),
-        ({"rounds": 0}, "rounds must be an integer >= 1, got 0"),
-        ({"seed": -1}, "seed must be an integer >= 0, got -1"),
+        ({"method": "clf"}, ["'clf'", "did you mean cfl?"]),
+        ({"scenario": "digits/idd"}, ["'digits/idd'", "did you mean digits/iid?"]),
+        ({"rounds": 0}, ["rounds", "got 0", ">= 1"]),
+        ({"seed": -1}, ["seed", "got -1", ">= 0"]),
     ],
 )
 def test_run_refuses_mistakes_before_the_first_round(
-    arguments: dict[str, Any], sentence: str
+    arguments: dict[str, Any], parts: list[str]
 ) -> None:
-    with pytest.raises(UserError, match=sentence):
+    with refuses(*parts):
         run(**{"method": "cfl", "scenario": "digits/iid", "rounds": 1, **arguments})
 
 

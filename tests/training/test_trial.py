@@ -18,6 +18,7 @@ from coterie.data.own import from_lists
 from coterie.data.world import whole
 from coterie.settings import UserError
 from coterie.training.trial import trial
+from refusals import refuses
 from small import CLASSES, FEATURES, linear, mlp, normed, world
 
 
@@ -71,49 +72,46 @@ class Wrapped(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("make", "sentence"),
+    ("make", "parts"),
     [
         (lambda: changed(model=lambda: nn.Linear(FEATURES + 1, CLASSES)),
-         r"client 2: the model fails for inputs of shape \(5,\) float32: RuntimeError: .*; its first layer must"),
-        (lambda: changed(model=lambda: nn.Linear(FEATURES, 2)),
-         r"client 2 has labels from 0 to 2, and the model has 2 outputs: labels must be 0 to 1, or"),
-        (lambda: changed(y=lambda y: y + 100_000), r"client 2 has labels from 100000 to 100002, and the model has 3 outputs"),
-        (lambda: changed(y=lambda y: y - 1), r"client 2 has labels from -1 to 1, and the model has 3 outputs"),
-        (lambda: changed(y=lambda y: y + 0.5), r"client 2 has targets that are floats, such as .* pass objective="),
-        (lambda: changed(model=lambda: nn.Sequential(nn.Linear(FEATURES, 1), nn.Flatten(0))), r"one output per class and"),
-        (lambda: changed(x=lambda x: x * float("nan")), r"the loss of client 2 is nan before training: its inputs have NaN"),
-        (lambda: changed(x=lambda x: x * 1e30, model=mlp), r"the model of client 2 has numbers .*: its inputs reach .*; scale"),
-        (lambda: changed(training=coterie.Training(lr=9e8, epochs=9), model=mlp),
-         r"not finite after 10 steps.*: use a smaller training.lr"),
-        (lambda: changed(objective=Objective(loss=two_numbers)), r"the loss must be a tensor with one number, .* shape \(3,\)"),
-        (lambda: changed(objective=Objective(loss=lambda o, y: 1.0)), r"the loss must be a tensor with one number, .* float"),
-        (lambda: changed(objective=Objective(loss=constant)), r"the loss does not depend on a trainable parameter"),
-        (lambda: changed(model=lambda: Detached(FEATURES, CLASSES)), r"the loss does not depend on a trainable parameter"),
-        (lambda: changed(objective=Objective(metrics={"odd": broken})), r"a metric \(odd\) fails .*: KeyError: 'no such"),
-        (lambda: changed(objective=Objective(metrics=["Recall", "accuracy"])), r"the main metric Recall gives several numbers"),
-        (lambda: changed(model=lambda: linear().requires_grad_(False)), r"the model cannot be trained: Linear has no"),
+         ["client 2", "(5,) float32", "RuntimeError", "first layer"]),
+        (lambda: changed(model=lambda: nn.Linear(FEATURES, 2)), ["client 2", "labels from 0 to 2", "2 outputs", "0 to 1"]),
+        (lambda: changed(y=lambda y: y + 100_000), ["client 2", "labels from 100000 to 100002", "3 outputs"]),
+        (lambda: changed(y=lambda y: y - 1), ["client 2", "labels from -1 to 1", "3 outputs"]),
+        (lambda: changed(y=lambda y: y + 0.5), ["client 2", "floats", "objective="]),
+        (lambda: changed(model=lambda: nn.Sequential(nn.Linear(FEATURES, 1), nn.Flatten(0))), ["one output per class"]),
+        (lambda: changed(x=lambda x: x * float("nan")), ["client 2", "loss", "nan", "inputs"]),
+        (lambda: changed(x=lambda x: x * 1e30, model=mlp), ["client 2", "its inputs reach", "scale"]),
+        (lambda: changed(training=coterie.Training(lr=9e8, epochs=9), model=mlp), ["not finite after 10 steps", "training.lr"]),
+        (lambda: changed(objective=Objective(loss=two_numbers)), ["loss", "(3,)", "one number"]),
+        (lambda: changed(objective=Objective(loss=lambda o, y: 1.0)), ["loss", "float", "one number"]),
+        (lambda: changed(objective=Objective(loss=constant)), ["loss", "trainable parameter"]),
+        (lambda: changed(model=lambda: Detached(FEATURES, CLASSES)), ["loss", "trainable parameter"]),
+        (lambda: changed(objective=Objective(metrics={"odd": broken})), ["(odd)", "KeyError: 'no such"]),
+        (lambda: changed(objective=Objective(metrics=["Recall", "accuracy"])), ["main metric Recall", "several numbers"]),
+        (lambda: changed(model=lambda: linear().requires_grad_(False)), ["model", "Linear", "trained"]),
         (lambda: changed(y=lambda y: y.float(), model=lambda: nn.Linear(FEATURES, 1), objective=Objective(
-            loss=nn.functional.mse_loss, metrics=["MeanAbsoluteError"])), r"outputs and targets of the loss have diff"),
+            loss=nn.functional.mse_loss, metrics=["MeanAbsoluteError"])), ["outputs and targets", "loss"]),
         (lambda: changed(y=lambda y: y.float(), model=lambda: nn.Linear(FEATURES, 1), objective=Objective(
-            loss=squared_error, metrics=["AUROC"])), r"the test with AUROC fails: ValueError"),
-        (lambda: changed(objective=Objective(metrics={"odd": late})), r"the test with odd fails: ValueError: too many"),
-        (lambda: changed(model=lambda: Wrapped(tuple)), r"must return a tensor of outputs per class, got tuple: return"),
-        (lambda: changed(model=lambda: Wrapped(lambda pair: None)), r"must return a tensor of outputs per class, got NoneType"),
-        (lambda: changed(model=lambda: nn.LazyLinear(CLASSES)), r"the model has layers without a size, such as LazyLinear"),
-        (lambda: world(model=normed, sizes=[20, 20, 1, 20]), r"client 7: a client with one training example .* leave the"),
-        (lambda: changed(model=normed, training=coterie.Training(batch=1)), r"a batch of 1 cannot .*: set batch to 2 or more"),
+            loss=squared_error, metrics=["AUROC"])), ["AUROC", "ValueError"]),
+        (lambda: changed(objective=Objective(metrics={"odd": late})), ["odd", "ValueError: too many"]),
+        (lambda: changed(model=lambda: Wrapped(tuple)), ["got tuple", "tensor of outputs per class"]),
+        (lambda: changed(model=lambda: Wrapped(lambda pair: None)), ["got NoneType", "tensor of outputs per class"]),
+        (lambda: changed(model=lambda: nn.LazyLinear(CLASSES)), ["LazyLinear", "without a size"]),
+        (lambda: world(model=normed, sizes=[20, 20, 1, 20]), ["client 7", "one training example"]),
+        (lambda: changed(model=normed, training=coterie.Training(batch=1)), ["a batch of 1", "2 or more"]),
     ],
     ids=range(24),
 )  # fmt: skip
-def test_a_mistake_is_one_sentence_before_any_folder_is_written(
-    make: Callable[[], coterie.World], sentence: str, tmp_path: Path
+def test_a_mistake_is_told_before_any_folder_is_written(
+    make: Callable[[], coterie.World], parts: list[str], tmp_path: Path
 ) -> None:
     tried = make()
-    with pytest.raises(UserError, match=sentence) as found:
+    with refuses(*parts):
         coterie.begin(tried, tmp_path / "run", "fedavg", rounds=1, workers=1)
-    assert "\n" not in str(found.value)
     assert not (tmp_path / "run").exists()
-    with pytest.raises(UserError, match=sentence):
+    with refuses(*parts):
         coterie.run("fedavg", tried, rounds=1, workers=1)
 
 
