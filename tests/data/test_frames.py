@@ -229,7 +229,7 @@ DAY = datetime.datetime(2026, 1, 1)
         ({}, {"target": "site"}, ["'site'", "two uses"]),
         ({}, {"target": ["y", "y"]}, ["'y'", "two uses"]),
         ({}, {"features": ["a", "y"]}, ["features", "'y'", "target"]),
-        ({}, {"features": []}, ["features", "none", "at least one"]),
+        ({}, {"features": []}, ["feature", "none", "at least one"]),
         ({}, {"features": "a"}, ["features", "'a'", "list"]),
         ({}, {"features": 3}, ["features", "3", "list"]),
         ({}, {"target": []}, ["target", "none", "several"]),
