@@ -192,6 +192,11 @@ def slow(*values: Any) -> list[Any]:
     return [pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
+def slow_cases(*cases: tuple[Any, ...]) -> list[Any]:
+    """Values of several parameters of a test, a tuple for each case, that only the slow tests have."""
+    return [pytest.param(*case, marks=pytest.mark.slow) for case in cases]
+
+
 def of_each_kind(names: Iterable[str], kinds: Iterable[str] = ONE_OF_EACH_KIND) -> list[Any]:
     """Parameters of a test: the names, those that are not in ``kinds`` as slow tests."""
     parameters = []

@@ -22,6 +22,7 @@ from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.robust import AS_PUBLISHED, Robust
 from flowered import Here, a_run, foreign, over_flower, strategy_of
+from method_examples import slow_cases
 from small import linear, mlp, world
 
 UNEQUAL = [20] * 9 + [2000]
@@ -66,8 +67,15 @@ def by_definition(tried: World, rounds: int, weights: str = "examples") -> torch
     return row
 
 
-@pytest.mark.parametrize("engine", ["inprocess", "flower"])
-@pytest.mark.parametrize("large", [2000, 200_000])
+@pytest.mark.parametrize(
+    ("engine", "large"),
+    [
+        ("inprocess", 2000),
+        ("flower", 2000),
+        ("flower", 200_000),
+        *slow_cases(("inprocess", 200_000)),
+    ],
+)
 def test_fedavg_of_unequal_clients_is_fedavg(engine: str, large: int) -> None:
     """One client of 2,000 among nine of 20 once counted for a fifth of what it has: the models differed by 1.8e-2.
 
@@ -102,8 +110,23 @@ def test_fedfa_of_honest_clients_is_fedfa() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["digits/quantity", "digits/dirichlet"])
-@pytest.mark.parametrize("method", ["fedavg", "cfl", "ifca", "fedfa", "hcct"])
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("digits/quantity", "fedavg"),
+        ("digits/quantity", "cfl"),
+        ("digits/dirichlet", "fedfa"),
+        *slow_cases(
+            ("digits/quantity", "ifca"),
+            ("digits/quantity", "fedfa"),
+            ("digits/quantity", "hcct"),
+            ("digits/dirichlet", "fedavg"),
+            ("digits/dirichlet", "cfl"),
+            ("digits/dirichlet", "ifca"),
+            ("digits/dirichlet", "hcct"),
+        ),
+    ],
+)
 def test_default_limits_change_no_bit_of_an_honest_scenario(name: str, method: str) -> None:
     def last(**how: Any) -> torch.Tensor:
         *_, done = run(method, SCENARIOS[name], rounds=2, workers=1, eval_every=2, **how)

@@ -50,7 +50,7 @@ COUNTED = [
 def test_exchanges_and_tasks_are_those_of_the_run(
     method: str | dict[str, Any], tmp_path: Path
 ) -> None:
-    one = experiment(method)
+    one = experiment(method, training={"epochs": 1})
     (found,) = estimate(one, max_seconds=FOREVER)
     lines = recorded(one, tmp_path / "run")
     assert found.exchanges == sum(line["exchanges"] for line in lines)
@@ -143,7 +143,7 @@ def test_neighbours_take_the_features_of_all_examples() -> None:
 def test_the_disk_is_what_a_run_writes_within_a_factor_of_two(
     method: str | dict[str, Any], tmp_path: Path
 ) -> None:
-    one = experiment(method)
+    one = experiment(method, training={"epochs": 1})
     (found,) = estimate(one, max_seconds=FOREVER)
     recorded(one, tmp_path / "run")
     written = sum(file.stat().st_size for file in (tmp_path / "run").rglob("*") if file.is_file())

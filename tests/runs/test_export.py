@@ -28,10 +28,11 @@ from coterie.runs.folders import begin
 from coterie.runs.run import Run
 from coterie.settings import UserError
 from forged import change
+from method_examples import slow
 
 SMALL: dict[str, Any] = {
     "scenario": {"name": "digits/label-permutation", "clients": 5, "groups": 2},
-    "training": {"epochs": 2},
+    "training": {"epochs": 1},
     "rounds": 2,
     "workers": 1,
 }
@@ -107,11 +108,19 @@ ALONE = {
     "name": "knn-per",
     "weight": 0.0,
 }  # otherwise its models do not serve without a client's examples
-METHODS = [
-    *(name for name in coterie.METHODS if name != "knn-per"),
+QUICK = [
+    SPLIT,  # a model per group
+    "fedper",  # layers of a client's own
+    "independent",  # models of a client's own
+    "apfl",  # mixtures
     ALONE,
-    SPLIT,
-    {**SPLIT, "fallback": True},
+]
+METHODS = [
+    *QUICK,
+    *slow(
+        *(name for name in coterie.METHODS if name not in (*QUICK, "knn-per")),
+        {**SPLIT, "fallback": True},
+    ),
 ]
 
 
@@ -151,8 +160,11 @@ def test_nets_of_all_kinds(tmp_path: Path, method: Any, model: str) -> None:
             assert tensors["norm.num_batches_tracked"] == 0
 
 
-@pytest.mark.parametrize("rotation", ["permute", "permute-tensors", "blocks"])
-@pytest.mark.parametrize("method", ["fedavg", SPLIT, "independent"], ids=str)
+@pytest.mark.parametrize(
+    ("method", "rotation"),
+    [("fedavg", "permute"), ("independent", "permute-tensors"), (SPLIT, "blocks")],
+    ids=str,
+)
 def test_models_that_the_server_holds_in_other_coordinates_are_turned_back(
     tmp_path: Path, method: Any, rotation: str
 ) -> None:

@@ -168,8 +168,9 @@ def test_personal_models_that_stay_at_the_clients_are_told(tmp_path: Path, name:
 # ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["cfl", "ifca"])
-@pytest.mark.parametrize("rotation", ["permute", "permute-tensors", "blocks"])
+@pytest.mark.parametrize(
+    ("name", "rotation"), [("cfl", "permute"), ("ifca", "permute-tensors"), ("cfl", "blocks")]
+)
 def test_sealed_models_are_opened_by_who_knows_the_secret(
     tmp_path: Path, name: str, rotation: str
 ) -> None:

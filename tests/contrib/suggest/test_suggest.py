@@ -40,7 +40,7 @@ from coterie.runs.experiment import make, normal
 from coterie.runs.set_option import assign
 from coterie.settings import UserError, build
 from forged import forge
-from method_examples import slow
+from method_examples import slow_cases
 from small import world as small_world
 
 
@@ -352,7 +352,9 @@ def test_the_true_groups_are_found_twice(told: tuple[Path, Suggestion]) -> None:
     assert (said.start, said.round, said.caveats) == ("the model that serves all clients", 10, ())
 
 
-@pytest.mark.parametrize(("method", "rounds"), [("acfl", 1), ("cfl", 25), *slow(("flhc", 11))])
+@pytest.mark.parametrize(
+    ("method", "rounds"), [("acfl", 1), ("cfl", 25), *slow_cases(("flhc", 11))]
+)
 def test_every_method_finds_the_groups_with_its_settings(
     told: tuple[Path, Suggestion], method: str, rounds: int
 ) -> None:
