@@ -227,7 +227,8 @@ PERSONAL = {
 @seeded(0)
 def test_personal_models_are_those_of_one_process(kind: str, model: Any) -> None:
     tried = world(IDS, model=model, training=Training(lr=0.2, batch=7, epochs=2))
-    grid, strategy, _, expected = both(always(Task(offered=(1,), personal=PERSONAL[kind])), tried)
+    says = always(Task(offered=(1,), personal=PERSONAL[kind]))
+    grid, strategy, _, expected = both(says, tried, rounds=2)
     kept = expected[-1].position.kept[""]
     for client in IDS:
         tight(stored(grid, strategy, tried, client), kept[client])
@@ -287,7 +288,7 @@ TASKS = {
 
 @pytest.mark.parametrize("name", TASKS)
 def test_tasks_do_what_they_do_in_one_process(name: str) -> None:
-    both(always(TASKS[name]), some_without())
+    both(always(TASKS[name]), some_without(), rounds=2)
 
 
 def test_held_out_losses_are_no_single_losses() -> None:

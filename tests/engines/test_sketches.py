@@ -158,8 +158,11 @@ def test_methods_find_the_groups_in_sketches(method: Any) -> None:
     assert len(full.groups) > 1
 
 
-@pytest.mark.parametrize("method", METHODS, ids=str)
-@pytest.mark.parametrize("model", [mlp, normed], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    ("method", "model"),
+    [*((method, mlp) for method in METHODS), (METHODS[0], normed), (HCCTE(sketch=64), normed)],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
 def test_methods_with_sketches_as_wide_as_a_model_are_the_methods(method: Any, model: Any) -> None:
     """Then sketches are the updates, and only what is averaged where differs: rounding."""
     tried = world(range(6), model=model, sizes=(20, 3, 50, 9, 17, 18))
