@@ -66,6 +66,7 @@ def matrix(values: Any, argument: str) -> np.ndarray:
     if not isinstance(values, np.ndarray) and isinstance(values, torch.Tensor):
         refuse_sparse(values, argument)
     try:
+        # Without a copy if it is a matrix of float64 already.
         square = np.asarray(array(values), dtype=np.float64)
     except (TypeError, ValueError):
         raise ValueError(f"{argument} must be a matrix (n, n) of numbers") from None
@@ -81,14 +82,15 @@ def matrix(values: Any, argument: str) -> np.ndarray:
     return _symmetric(square, argument)
 
 
-def strips(n: int) -> list[slice]:
+def strips(row_count: int) -> list[slice]:
     """Divide the n rows of a matrix ``(n, n)`` into parts that fit into the processor's cache."""
-    rows_per_strip = max(1, _STRIP_ENTRIES // n)
-    return [slice(start, start + rows_per_strip) for start in range(0, n, rows_per_strip)]
+    rows_per_strip = max(1, _STRIP_ENTRIES // row_count)
+    return [slice(start, start + rows_per_strip) for start in range(0, row_count, rows_per_strip)]
 
 
 def _symmetric(square: np.ndarray, argument: str) -> np.ndarray:
     """Refuse a matrix that is not finite or clearly not symmetric, and remove asymmetries that come from rounding."""
+    # First whether the matrix is exactly symmetric, tile by tile, which is the usual case and fast.
     starts = range(0, len(square), _CHECKED_TILE_ROWS)
     tile_pairs = combinations_with_replacement(starts, 2)
     if all(_mirrored(square, row_start, column_start) for row_start, column_start in tile_pairs):
@@ -117,6 +119,7 @@ def _refuse_asymmetry(rows: np.ndarray, columns: np.ndarray, start: int, argumen
         raise ValueError(
             f"{argument}: row {start + int(np.flatnonzero(~is_finite)[0])} holds a value that is not finite"
         )
+    # Rounding may make entries differ by little, relative to the greatest.
     differences = np.abs(rows - columns)
     if differences.max() > FLOAT32_SLACK * max(1.0, float(np.abs(rows).max())):
         row, column = np.unravel_index(int(differences.argmax()), differences.shape)
@@ -163,6 +166,8 @@ def similarity_matrix(values: Any) -> np.ndarray:
         ValueError: It is not a symmetric matrix, or certainly holds distances or inner products.
     """
     square = matrix(values, "similarity")
+    # A matrix of another kind shows by its diagonal: zeros of distances, squared norms of inner
+    # products.
     diagonal = np.diagonal(square)
     if len(square) > 1 and not diagonal.any() and square.min() >= 0:
         raise ValueError(
@@ -189,6 +194,7 @@ def distance_matrix(values: Any) -> np.ndarray:
     """Check distances ``(n, n)``: zero diagonal, nothing negative; similarities and Gram matrices raise ``ValueError``."""
     square = matrix(values, "distances")
     diagonal = np.diagonal(square)
+    # The diagonal of a distance is zero, up to rounding.
     smallest = float(square.min())
     largest = max(1.0, float(square.max()), -smallest)
     if np.abs(diagonal).max() > FLOAT32_SLACK * largest:
@@ -261,6 +267,7 @@ def one_per_client(values: Any, num_clients: int, argument: str) -> np.ndarray:
         raise ValueError(
             f"{argument} must hold one number per client, shape ({num_clients},), got shape {numbers.shape}"
         )
+    # Negative and infinite numbers, and NaN, are refused together.
     is_wrong = ~(np.isfinite(numbers) & (numbers >= 0))
     if is_wrong.any():
         wrong_client = int(np.flatnonzero(is_wrong)[0])
@@ -305,6 +312,7 @@ def label_vector(
         )
     if not label_values.size:
         raise ValueError(f"{argument} is empty: there are no clients")
+    # Number the labels in the order of their first members.
     _, first_members, inverse = np.unique(label_values, return_index=True, return_inverse=True)
     new_label = np.empty(len(first_members), dtype=np.int64)
     new_label[np.argsort(first_members)] = np.arange(len(first_members))
@@ -315,6 +323,7 @@ def position_list(group: Iterable[int], num_clients: int, argument: str = "group
     """Check positions 0 to n-1 and sort them. Repetitions are refused; they show that labels were passed instead."""
     if not isinstance(group, Sequence) and not hasattr(group, "__array__"):
         group = list(group)
+    # A list of labels is the likely mistake, which repeats entries.
     positions = array(group)
     if positions.ndim != 1 or not positions.size or positions.dtype.kind not in "iu":
         raise ValueError(f"{argument} must be a list of positions, integers 0 to {num_clients - 1}")

@@ -25,8 +25,10 @@ def blocks(rows: torch.Tensor, columns: Columns, width: int) -> Iterator[torch.T
         else:
             # An index array: its columns are copied, a block at a time.
             for start in range(0, len(column_range), width):
-                index = torch.from_numpy(column_range[start : start + width]).to(rows.device)
-                yield widened(rows[:, index])
+                block_columns = torch.from_numpy(column_range[start : start + width]).to(
+                    rows.device
+                )
+                yield widened(rows[:, block_columns])
 
 
 def widened(block: torch.Tensor) -> torch.Tensor:
@@ -60,15 +62,15 @@ def parts(columns: Columns, num_parameters: int) -> list[slice | np.ndarray]:
     # One range, or a sequence of them. They are sorted, so that neighbours show an overlap.
     if isinstance(columns, slice) or _is_pair(columns):
         columns = [columns]
-    checked = [_range(column_range, num_parameters) for column_range in columns]
-    ranges = sorted(checked, key=lambda column_range: column_range.start)
-    if not ranges:
+    checked_ranges = [_range(column_range, num_parameters) for column_range in columns]
+    sorted_ranges = sorted(checked_ranges, key=lambda column_range: column_range.start)
+    if not sorted_ranges:
         raise ValueError("columns is empty: select at least one")
-    for earlier, later in pairwise(ranges):
-        if later.start < earlier.stop:
-            stop = min(earlier.stop, later.stop)
-            raise ValueError(f"columns overlap: {later.start} to {stop} would count twice")
-    return list(ranges)
+    for earlier_range, later_range in pairwise(sorted_ranges):
+        if later_range.start < earlier_range.stop:
+            stop = min(earlier_range.stop, later_range.stop)
+            raise ValueError(f"columns overlap: {later_range.start} to {stop} would count twice")
+    return list(sorted_ranges)
 
 
 def _is_pair(columns: Sequence[Any]) -> bool:
@@ -79,6 +81,7 @@ def _is_pair(columns: Sequence[Any]) -> bool:
 def _range(column_range: Any, num_parameters: int) -> slice:
     """Convert a slice or a pair to a slice with start and stop."""
     if isinstance(column_range, slice):
+        # Negative ends of a slice count from the last column.
         start, stop, step = column_range.indices(num_parameters)
         if step != 1:
             raise ValueError("columns: a slice must have step 1; pass an index array for others")
@@ -97,22 +100,22 @@ def _range(column_range: Any, num_parameters: int) -> slice:
     return slice(start, stop)
 
 
-def _index(index: np.ndarray, num_parameters: int) -> np.ndarray:
+def _index(column_index: np.ndarray, num_parameters: int) -> np.ndarray:
     """Check an index array or a mask, and convert it to positions of columns."""
-    is_mask = index.dtype.kind == "b"
+    is_mask = column_index.dtype.kind == "b"
     if (
-        index.ndim != 1
-        or index.dtype.kind not in "iub"
-        or (is_mask and len(index) != num_parameters)
+        column_index.ndim != 1
+        or column_index.dtype.kind not in "iub"
+        or (is_mask and len(column_index) != num_parameters)
     ):
         raise ValueError(
             f"columns: an index array must be (m,) integers or ({num_parameters},) booleans, "
-            f"got {index.dtype} of shape {index.shape}"
+            f"got {column_index.dtype} of shape {column_index.shape}"
         )
     # A mask becomes the positions of its true entries.
-    index = np.flatnonzero(index) if is_mask else index.astype(np.int64)
-    if not index.size or index.min() < 0 or index.max() >= num_parameters:
+    column_index = np.flatnonzero(column_index) if is_mask else column_index.astype(np.int64)
+    if not column_index.size or column_index.min() < 0 or column_index.max() >= num_parameters:
         raise ValueError(f"columns: an index array must contain columns 0 to {num_parameters - 1}")
-    if len(np.unique(index)) != len(index):
+    if len(np.unique(column_index)) != len(column_index):
         raise ValueError("columns: the index array contains a column twice")
-    return index
+    return column_index

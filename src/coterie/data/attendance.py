@@ -136,9 +136,8 @@ class AttendanceSettings(ScenarioPart):
         # Both draws take from one iterator, so that no client joins late and leaves, unless it was
         # named twice.
         random_order = numpy_generator(seed, Purpose.ATTENDANCE).permutation(sorted(clients))
-        unnamed_clients = iter(
-            [client for client in map(int, random_order) if client not in named_clients]
-        )
+        unnamed = [client for client in map(int, random_order) if client not in named_clients]
+        unnamed_clients = iter(unnamed)
         late_clients = _drawn(newcomers, unnamed_clients)
         leaving_clients = _drawn(leavers, unnamed_clients)
         # Someone must be present in every round, or nothing could be trained.

@@ -74,9 +74,8 @@ def encoded(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
     distinct_names = [str(value) for value in distinct_values]
     ordered_names = in_order(distinct_names)
     number_of_name = {name: number for number, name in enumerate(ordered_names)}
-    return np.array([number_of_name[name] for name in distinct_names], np.int64)[
-        code_of_row
-    ], ordered_names
+    number_of_code = np.array([number_of_name[name] for name in distinct_names], np.int64)
+    return number_of_code[code_of_row], ordered_names
 
 
 def targets(
@@ -134,9 +133,8 @@ def targets(
                 check_distinct(column_values[:, None], f"{source}: the target", [column_name])
     # Numbers that are too large for float32 become infinite, and are refused.
     with np.errstate(over="ignore"):
-        target_matrix = np.column_stack(
-            [column_values.astype(np.float32) for column_values in columns.values()]
-        )
+        float32_columns = [values.astype(np.float32) for values in columns.values()]
+    target_matrix = np.column_stack(float32_columns)
     if not np.isfinite(target_matrix).all():
         raise UserError(
             f"{source}: the targets {', '.join(columns)} must be finite numbers in float32"

@@ -65,11 +65,10 @@ class Layout:
 
     def __init__(self, module: torch.nn.Module) -> None:
         # Parameters first, then buffers: each piece begins where the one before ends.
-        trainable = {
-            name: parameter
-            for name, parameter in module.named_parameters()
-            if parameter.requires_grad
-        }
+        trainable: dict[str, torch.Tensor] = {}
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad:
+                trainable[name] = parameter
         buffers = _sent_buffers(module)
         pieces = []
         start = 0
@@ -87,20 +86,23 @@ class Layout:
         self.size: int = start
         self.trainable: int = sum(parameter.numel() for parameter in trainable.values())
         self.statistics: tuple[str, ...] = tuple(buffers)
-        self.variances: tuple[slice, ...] = tuple(
-            slice(piece.start, piece.stop)
-            for piece in pieces
-            if piece.name.rpartition(".")[2] == "running_var"
-        )
+        # Where each trainable tensor and each running variance is in a row.
+        tensor_columns: dict[str, tuple[int, int]] = {}
+        variance_columns: list[slice] = []
+        for piece in pieces:
+            if piece.name in trainable:
+                tensor_columns[piece.name] = (piece.start, piece.stop)
+            if piece.name.rpartition(".")[2] == "running_var":
+                variance_columns.append(slice(piece.start, piece.stop))
+        self.tensors: Mapping[str, tuple[int, int]] = tensor_columns
+        self.variances: tuple[slice, ...] = tuple(variance_columns)
+        # The layers, and which of them are dense.
         self.columns: Mapping[str, tuple[int, int]] = self._layers(set(trainable))
-        self.tensors: Mapping[str, tuple[int, int]] = {
-            piece.name: (piece.start, piece.stop) for piece in pieces if piece.name in trainable
-        }
-        self.dense: tuple[str, ...] = tuple(
-            name
-            for name, submodule in module.named_modules()
-            if isinstance(submodule, torch.nn.Linear) and name in self.columns
-        )
+        dense_layers: list[str] = []
+        for name, submodule in module.named_modules():
+            if isinstance(submodule, torch.nn.Linear) and name in self.columns:
+                dense_layers.append(name)
+        self.dense: tuple[str, ...] = tuple(dense_layers)
 
     def _layers(self, trainable: set[str]) -> dict[str, tuple[int, int]]:
         """Layer -> columns; a layer is the module that owns the parameters, so weight and bias are together."""
@@ -152,17 +154,21 @@ class Layout:
         Raises:
             ValueError: The state dict lacks a tensor, or a tensor has another shape.
         """
-        tensors = source.state_dict() if isinstance(source, torch.nn.Module) else source
-        missing_names = [piece.name for piece in self.pieces if piece.name not in tensors]
-        if missing_names:
-            raise ValueError(f"the state dict lacks {missing_names[0]!r}; it is from another model")
+        # The state dict must have every tensor of the row, in its shape.
+        tensor_by_name = source.state_dict() if isinstance(source, torch.nn.Module) else source
         for piece in self.pieces:
-            if tuple(tensors[piece.name].shape) != piece.shape:
+            if piece.name not in tensor_by_name:
+                raise ValueError(f"the state dict lacks {piece.name!r}; it is from another model")
+        for piece in self.pieces:
+            if tuple(tensor_by_name[piece.name].shape) != piece.shape:
                 raise ValueError(
-                    f"{piece.name} has shape {tuple(tensors[piece.name].shape)} where the model has {piece.shape}"
+                    f"{piece.name} has shape {tuple(tensor_by_name[piece.name].shape)} where the model has {piece.shape}"
                 )
         return torch.cat(
-            [tensors[piece.name].detach().reshape(-1).to(torch.float32) for piece in self.pieces]
+            [
+                tensor_by_name[piece.name].detach().reshape(-1).to(torch.float32)
+                for piece in self.pieces
+            ]
         )
 
     def state_dict(self, row: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -193,15 +199,16 @@ class Layout:
     def load(self, module: torch.nn.Module, row: torch.Tensor) -> None:
         """Copy a row into the tensors of a module, in place."""
         # `keep_vars` gives the module's own tensors, so that a copy changes the module.
-        tensors = module.state_dict(keep_vars=True)
+        module_tensors = module.state_dict(keep_vars=True)
         with torch.no_grad():
             for tensor_name, new_values in self.state_dict(row).items():
-                tensors[tensor_name].copy_(new_values)
+                module_tensors[tensor_name].copy_(new_values)
 
 
 def _sent_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """The float buffers of a module that are sent: those of its ``state_dict`` and of :func:`averaging`."""
     stored_tensors = module.state_dict()
+    # A module that ``averaging`` made says which buffers are sent; all others send all.
     patterns = getattr(module, AVERAGED, ("*",))
     sent_buffers = {}
     for buffer_name, buffer in module.named_buffers():
@@ -233,23 +240,24 @@ def averaging(
     Returns:
         The function; ``model`` itself if ``buffers`` has ``*``.
     """
-    names = tuple(buffers)
-    return model if "*" in names else partial(averaged, model, names)
+    patterns = tuple(buffers)
+    return model if "*" in patterns else partial(averaged, model, patterns)
 
 
-def averaged(model: Callable[[], torch.nn.Module], names: tuple[str, ...]) -> torch.nn.Module:
+def averaged(model: Callable[[], torch.nn.Module], patterns: tuple[str, ...]) -> torch.nn.Module:
     """Make a module of which only the float buffers with these names are sent and averaged."""
+    # A pattern that fits no buffer is probably misspelled.
     module = model()
     float_buffer_names = [
         buffer_name for buffer_name, buffer in module.named_buffers() if buffer.is_floating_point()
     ]
-    for pattern in names:
+    for pattern in patterns:
         if not any(fnmatchcase(buffer_name, pattern) for buffer_name in float_buffer_names):
             raise SettingError(
                 f"buffers: {pattern!r} is no float buffer of the model "
                 f"(these are: {', '.join(float_buffer_names) or 'none'})"
             )
-    setattr(module, AVERAGED, names)
+    setattr(module, AVERAGED, patterns)
     return module
 
 
@@ -281,6 +289,7 @@ def own_layers(row: torch.Tensor, own_values: torch.Tensor | None) -> torch.Tens
     Returns:
         The model of the client ``(d,)``.
     """
+    # The client has stored nothing yet.
     if own_values is None:
         return row
     # A mixture: model + weight * (own values - model).

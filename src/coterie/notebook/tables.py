@@ -69,11 +69,9 @@ def some(values: Collection[Any], limit: int = MAX_LISTED) -> str:
     entry_texts = []
     for value in islice(values, limit):
         printable_text = printable(str(value))
-        entry_texts.append(
-            printable_text
-            if len(printable_text) <= MAX_ENTRY_LENGTH
-            else f"{printable_text[: MAX_ENTRY_LENGTH - 3]}..."
-        )
+        if len(printable_text) > MAX_ENTRY_LENGTH:
+            printable_text = f"{printable_text[: MAX_ENTRY_LENGTH - 3]}..."
+        entry_texts.append(printable_text)
     return ", ".join(entry_texts) + (", ..." if len(values) > limit else "")
 
 
@@ -136,9 +134,8 @@ def table(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
     Returns:
         The HTML.
     """
-    header_cells = "".join(
-        f"<th>{_cell(column_name)}</th>" for column_name in (rows[0] if rows else ())
-    )
+    column_names = rows[0] if rows else ()
+    header_cells = "".join(f"<th>{_cell(name)}</th>" for name in column_names)
     body_rows = ""
     for table_row in rows[:MAX_TABLE_ROWS]:
         row_cells = "".join(f"<td>{_cell(value)}</td>" for value in table_row.values())
@@ -176,10 +173,9 @@ def frame(rows: Iterable[Mapping[str, Any]]) -> Any:
     # pandas makes a column of objects where a value is None; with NaN it is a column of numbers.
     filled_rows = []
     for table_row in rows:
-        filled_rows.append(
-            {
-                column_name: math.nan if value is None else value
-                for column_name, value in table_row.items()
-            }
-        )
+        filled_row = dict(table_row)
+        for column_name, value in table_row.items():
+            if value is None:
+                filled_row[column_name] = math.nan
+        filled_rows.append(filled_row)
     return pandas.DataFrame(filled_rows)

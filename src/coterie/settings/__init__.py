@@ -113,13 +113,16 @@ def check(settings: Any, name_of: Callable[[str], str] | None = None) -> None:
     for field in dataclasses.fields(settings):
         if "limits" not in field.metadata:
             continue
-        name = name_of(field.name) if name_of else f"{type(settings).__name__}.{field.name}"
+        shown_name = name_of(field.name) if name_of else f"{type(settings).__name__}.{field.name}"
         value = coerced(
-            name, getattr(settings, field.name), annotations[field.name], field.metadata["bits"]
+            shown_name,
+            getattr(settings, field.name),
+            annotations[field.name],
+            field.metadata["bits"],
         )
         object.__setattr__(settings, field.name, value)
         for entry in value if isinstance(value, tuple) else (value,):
-            _check_limits(name, entry, field.metadata["limits"])
+            _check_limits(shown_name, entry, field.metadata["limits"])
 
 
 MOST_SEEDS = 10_000
@@ -132,7 +135,7 @@ def _is_text(value: str) -> bool:
     Bytes of a file name that are not UTF-8 become halves of surrogate pairs, which no file can
     hold.
     """
-    return not any(letter < " " or "\ud800" <= letter <= "\udfff" for letter in value)
+    return not any(character < " " or "\ud800" <= character <= "\udfff" for character in value)
 
 
 SYMBOLS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "multiple": "a positive multiple of"}
@@ -153,6 +156,7 @@ def _check_limits(setting_name: str, value: Any, limits: Mapping[str, Any]) -> N
         return
     if "choices" in limits:
         choices = limits["choices"]
+        # Of a choice, the message lists all that there are.
         if value not in choices:
             raise SettingError(
                 f"{setting_name} must be one of {', '.join(choices)}, got {value!r}{nearest(value, choices)}"
@@ -169,13 +173,13 @@ def _check_limits(setting_name: str, value: Any, limits: Mapping[str, Any]) -> N
         )
 
 
-def coerced(name: str, value: Any, hint: Any, bits: int = 64) -> Any:
+def coerced(name: str, value: Any, annotation: Any, bits: int = 64) -> Any:
     """Return a value as the annotated type: ints pass as floats, NumPy's numbers as Python's, lists as tuples.
 
     Args:
         name: The name of the setting, for messages.
         value: The value.
-        hint: The annotation.
+        annotation: The annotation, such as ``int | None``.
         bits: The greatest number of bits of an integer.
 
     Returns:
@@ -184,7 +188,7 @@ def coerced(name: str, value: Any, hint: Any, bits: int = 64) -> Any:
     Raises:
         SettingError: It is of another type.
     """
-    accepted_types = types_of(hint)
+    accepted_types = types_of(annotation)
     # None first: the text "none" stands for it, also where a text is accepted.
     for accepted_type in sorted(accepted_types, key=lambda candidate: candidate is not type(None)):
         base_type = typing.get_origin(accepted_type) or accepted_type
@@ -207,10 +211,10 @@ def coerced(name: str, value: Any, hint: Any, bits: int = 64) -> Any:
         # The entries of a list are checked by their own type, and named by their position.
         elif base_type is tuple and isinstance(value, (list, tuple)):
             entry_type = typing.get_args(accepted_type)[0]
-            return tuple(
-                coerced(f"{name}[{position}]", entry, entry_type, bits)
-                for position, entry in enumerate(value)
-            )
+            entries = []
+            for position, entry in enumerate(value):
+                entries.append(coerced(f"{name}[{position}]", entry, entry_type, bits))
+            return tuple(entries)
         elif base_type is str:
             if isinstance(value, str):
                 if not _is_text(value):
@@ -224,15 +228,15 @@ def coerced(name: str, value: Any, hint: Any, bits: int = 64) -> Any:
         elif isinstance(base_type, type) and isinstance(value, base_type):
             return value
     raise SettingError(
-        f"{name} must be {describe(hint)}, got {value!r:.200}{_as_number(value, accepted_types)}"
+        f"{name} must be {describe(annotation)}, got {value!r:.200}{_as_number(value, accepted_types)}"
     )
 
 
-def types_of(hint: Any) -> tuple[Any, ...]:
+def types_of(annotation: Any) -> tuple[Any, ...]:
     """Return the types that an annotation allows: those of a union, or the type itself."""
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        return typing.get_args(hint)
-    return (hint,)
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        return typing.get_args(annotation)
+    return (annotation,)
 
 
 def _is_truth_value(value: Any) -> bool:
@@ -247,14 +251,15 @@ def _as_number(value: Any, accepted_types: Sequence[Any]) -> str:
     if int not in accepted_types and float not in accepted_types:
         return ""
     try:
+        # A number in quotes, or a whole number where another type of number is needed.
         number = float(value) if isinstance(value, str | float) else math.nan
     except ValueError:
         return ""
     if not math.isfinite(number) or (float not in accepted_types and not number.is_integer()):
         return ""
-    written = int(number) if number.is_integer() else number
+    written_number = int(number) if number.is_integer() else number
     without_quotes = " without quotes" if isinstance(value, str) else ""
-    return f"; write {written}{without_quotes}"
+    return f"; write {written_number}{without_quotes}"
 
 
 def fits(number: int, bits: int = 64) -> bool:
@@ -262,11 +267,11 @@ def fits(number: int, bits: int = 64) -> bool:
     return -(1 << bits - 1) <= number < 1 << bits - 1
 
 
-def describe(hint: Any) -> str:
+def describe(annotation: Any) -> str:
     """Describe the type of a field in words, for messages and help.
 
     Args:
-        hint: The annotation.
+        annotation: The annotation, such as ``int | None``.
 
     Returns:
         The words.
@@ -275,14 +280,15 @@ def describe(hint: Any) -> str:
         >>> describe(int | None)
         'an integer or none'
     """
-    options = types_of(hint)
+    # Of several types, each is described.
+    options = types_of(annotation)
     if len(options) > 1:
         return " or ".join(map(describe, options))
-    if typing.get_origin(hint) is typing.Literal:
-        values = typing.get_args(hint)
+    if typing.get_origin(annotation) is typing.Literal:
+        values = typing.get_args(annotation)
         return str(values[0]) if len(values) == 1 else "a string"
-    if typing.get_origin(hint) is tuple:
-        return f"a list ({describe(typing.get_args(hint)[0])} each)"
+    if typing.get_origin(annotation) is tuple:
+        return f"a list ({describe(typing.get_args(annotation)[0])} each)"
     # The types of single values.
     words = {
         int: "an integer",
@@ -292,13 +298,13 @@ def describe(hint: Any) -> str:
         type(None): "none",
     }
     words[Any] = "a method: its name, or a table of its name and settings"
-    return words.get(hint, getattr(hint, "__name__", str(hint)))
+    return words.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
 
 def nearest(name: Any, known_names: Iterable[str]) -> str:
     """Return ``"; did you mean X?"`` for the known name that ``name`` most likely stands for, or an empty text."""
-    close = closest(name, known_names)
-    return f"; did you mean {close}?" if close else ""
+    nearest_name = closest(name, known_names)
+    return f"; did you mean {nearest_name}?" if nearest_name else ""
 
 
 OWNERS: dict[str, type[Any]] = {}
@@ -370,25 +376,25 @@ def hint(name: str, known_names: Sequence[str], methods: Sequence[str] = ()) -> 
     # The classes that have a setting of this name, and what it is called there.
     names = (name, *called_here(name))
     owners: dict[type[Any], str] = {}
-    for cls in OWNERS.values():
-        is_method = isinstance(getattr(cls, "name", None), str)
-        if cls.__name__ not in OF_USERS and not is_method:
+    for settings_class in OWNERS.values():
+        is_method = isinstance(getattr(settings_class, "name", None), str)
+        if settings_class.__name__ not in OF_USERS and not is_method:
             continue
-        reachable_names = _reachable_names(cls)
+        reachable_names = _reachable_names(settings_class)
         names_there = [candidate for candidate in names if candidate in reachable_names]
         if names_there:
-            owners[cls] = names_there[0]
+            owners[settings_class] = names_there[0]
 
     # First choice: another library's name of a setting that there is.
-    likely = meant(name, known_names)
-    is_slip = likely is not None and closest(name, [likely]) is not None
-    if likely is not None and not is_slip:
-        return f"; did you mean {likely}?"
+    likely_name = meant(name, known_names)
+    is_slip = likely_name is not None and closest(name, [likely_name]) is not None
+    if likely_name is not None and not is_slip:
+        return f"; did you mean {likely_name}?"
     # Then a setting of an object, such as Training, that is an argument.
-    for cls, setting_name in owners.items():
-        argument = cls.__name__.lower()
+    for settings_class, setting_name in owners.items():
+        argument = settings_class.__name__.lower()
         if argument in known_names:
-            class_name = cls.__name__
+            class_name = settings_class.__name__
             return (
                 f"; it is a setting of {class_name}: "
                 f"give {argument}=coterie.{class_name}({setting_name}=...)"
@@ -398,14 +404,14 @@ def hint(name: str, known_names: Sequence[str], methods: Sequence[str] = ()) -> 
     if classes_of_methods and {"method", "methods"} & set(known_names):
         given_methods = [method for method in methods if method in classes_of_methods]
         likely_method = (given_methods or list(classes_of_methods))[0]
-        cls = classes_of_methods[likely_method]
+        settings_class = classes_of_methods[likely_method]
         return (
             f"; it is a setting of the method {likely_method}: "
-            f"give coterie.methods.{cls.__name__}({owners[cls]}=...) as the method"
+            f"give coterie.methods.{settings_class.__name__}({owners[settings_class]}=...) as the method"
         )
     # Then a slip.
-    if likely is not None:
-        return f"; did you mean {likely}?"
+    if likely_name is not None:
+        return f"; did you mean {likely_name}?"
     return f"; it is a setting of {next(iter(owners)).__name__}" if owners else ""
 
 
@@ -554,15 +560,17 @@ def build(cls: type[Any], values: Mapping[str, Any], owner: str = "") -> Any:
         settings_field.name for settings_field in dataclasses.fields(cls) if settings_field.init
     ]
     annotations = _annotations(cls)
-    for name in values:
-        if name not in setting_names:
-            raise no_setting(owner or cls.__name__, name, setting_names, values[name])
+    for setting_name in values:
+        if setting_name not in setting_names:
+            raise no_setting(
+                owner or cls.__name__, setting_name, setting_names, values[setting_name]
+            )
     # Tables of nested settings become their classes first.
-    built = dict(values)
-    for name, value in values.items():
-        if isinstance(value, Mapping) and dataclasses.is_dataclass(annotations[name]):
-            built[name] = build(annotations[name], value)
-    return cls(**built)
+    built_values = dict(values)
+    for setting_name, value in values.items():
+        if isinstance(value, Mapping) and dataclasses.is_dataclass(annotations[setting_name]):
+            built_values[setting_name] = build(annotations[setting_name], value)
+    return cls(**built_values)
 
 
 def documented(cls: type[Any]) -> list[tuple[str, str, Any, str]]:
@@ -609,6 +617,7 @@ def changed(base: Any, values: Mapping[str, Any], table: str, hidden: Sequence[s
     setting_names = settings_of(type(base), hidden)
     for setting_name in values:
         if setting_name not in setting_names:
+            # A hidden setting has a table of its own.
             if setting_name in hidden:
                 raise SettingError(
                     f"{table} has no setting {setting_name!r}; write it as its own table, [{setting_name}] "
@@ -652,6 +661,7 @@ def plain(settings: Any, without: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _value(value: Any) -> Any:
+    # A method's table begins with its name, by which it is found again.
     if dataclasses.is_dataclass(value):
         table = plain(value)
         method_name = getattr(type(value), "name", None)

@@ -121,24 +121,24 @@ def _checked_function(
         try:
             if not names_to_check:
                 return function(*values, **named)
-            bound = signature.bind(*values, **named)
+            bound_arguments = signature.bind(*values, **named)
         except TypeError:
             _check_call(owner, signature, values, named, extra_names=extra_names)
             raise
         # The values of other types, such as NumPy's numbers and paths as text, are converted.
         for argument in names_to_check:
-            bound.arguments[argument] = _checked_value(
-                argument, bound.arguments[argument], simple[argument]
+            bound_arguments.arguments[argument] = _checked_value(
+                argument, bound_arguments.arguments[argument], simple[argument]
             )
-        return function(*bound.args, **bound.kwargs)
+        return function(*bound_arguments.args, **bound_arguments.kwargs)
 
     return called
 
 
-def _usual_types(hint: Any) -> frozenset[type[Any]]:
+def _usual_types(annotation: Any) -> frozenset[type[Any]]:
     """The types of values that need no check; True is an integer to Python, and none here."""
     usual_types: set[type[Any]] = set()
-    for option in types_of(hint):
+    for option in types_of(annotation):
         if _is_path(option):
             usual_types.add(type(Path()))
         elif option is float:
@@ -185,10 +185,12 @@ def _check_call(
 
     # A name that is no argument.
     known_names = [*by_name, *extra_names]
-    for name, value in named.items():
-        if name not in known_names and not takes_any_name:
+    for argument_name, value in named.items():
+        if argument_name not in known_names and not takes_any_name:
             raise CallError(
-                *no_setting(owner, name, known_names, value, (*values, *named.values())).args
+                *no_setting(
+                    owner, argument_name, known_names, value, (*values, *named.values())
+                ).args
             )
 
     # Too many values without a name.
@@ -206,41 +208,47 @@ def _check_call(
 
     # An argument twice, or not at all.
     names_of_values = by_position[: max(value_count, 0)]
-    for name in names_of_values:
-        if name in named:
-            raise CallError(f"{owner} got {name} twice: once by its place and once by its name")
-    missing = [name for name in required if name not in named and name not in names_of_values]
-    if missing:
-        raise CallError(f"{owner} needs {' and '.join(missing)} (known: {', '.join(known_names)})")
+    for argument_name in names_of_values:
+        if argument_name in named:
+            raise CallError(
+                f"{owner} got {argument_name} twice: once by its place and once by its name"
+            )
+    missing_arguments = [
+        name for name in required if name not in named and name not in names_of_values
+    ]
+    if missing_arguments:
+        raise CallError(
+            f"{owner} needs {' and '.join(missing_arguments)} (known: {', '.join(known_names)})"
+        )
 
 
 def _simple_hints(function: Callable[..., Any]) -> dict[str, Any]:
     """Name -> annotation, for arguments of numbers, texts, truth values and paths."""
     try:
-        hints = typing.get_type_hints(function)
+        annotations = typing.get_type_hints(function)
     except NameError:
         # A name may have been imported for type checkers alone.
         return {}
-    simple = {}
-    for name, parameter in inspect.signature(function).parameters.items():
+    simple_hints = {}
+    for argument_name, parameter in inspect.signature(function).parameters.items():
         is_named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        if is_named and name in hints and _is_simple(hints[name]):
-            simple[name] = hints[name]
-    return simple
+        if is_named and argument_name in annotations and _is_simple(annotations[argument_name]):
+            simple_hints[argument_name] = annotations[argument_name]
+    return simple_hints
 
 
-def _is_path(hint: Any) -> bool:
-    origin = typing.get_origin(hint) or hint
-    return isinstance(origin, type) and issubclass(origin, os.PathLike)
+def _is_path(annotation: Any) -> bool:
+    base_type = typing.get_origin(annotation) or annotation
+    return isinstance(base_type, type) and issubclass(base_type, os.PathLike)
 
 
-def _is_simple(hint: Any) -> bool:
-    return all(option in _SIMPLE or _is_path(option) for option in types_of(hint))
+def _is_simple(annotation: Any) -> bool:
+    return all(option in _SIMPLE or _is_path(option) for option in types_of(annotation))
 
 
-def _checked_value(name: str, value: Any, hint: Any) -> Any:
+def _checked_value(name: str, value: Any, annotation: Any) -> Any:
     """A value as the annotation has it, with NumPy's numbers as Python's."""
-    options = types_of(hint)
+    options = types_of(annotation)
     if value is None and type(None) in options:
         return None
     takes_path = any(map(_is_path, options))
@@ -261,7 +269,7 @@ def _checked_value(name: str, value: Any, hint: Any) -> Any:
         # An argument that takes texts and paths gets the text as it is.
         return value if str in options else Path(value)
     try:
-        return coerced(name, value, hint)
+        return coerced(name, value, annotation)
     # A wrong value is also a TypeError, as for any function of Python.
     except SettingError as error:
         raise CallError(*error.args) from None

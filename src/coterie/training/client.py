@@ -64,9 +64,10 @@ def carry_out(
     if not all_finite(updates):
         return replace(result, refused=UPDATE_NOT_FINITE)
     # Store: the layers that the client keeps, or its personal model, for the next exchange.
-    start = mean_model(
-        [job.offered[job.task.offered.index(model_row)] for model_row in result.chosen]
-    )
+    chosen_models = []
+    for model_row in result.chosen:
+        chosen_models.append(job.offered[job.task.offered.index(model_row)])
+    start = mean_model(chosen_models)
     update = torch.stack(updates).mean(0) if updates else None
     stored = own_values_after(job.task, result, start, update, keep_mask, own_values)
     return replace(result, own_values=stored)
@@ -410,10 +411,9 @@ def _personal_together(
 ) -> Sequence[Tensor]:
     """Train the personal models ``(d,)`` of the clients of a block."""
     # With "trained", each personal model starts from its client's newly trained model.
-    starts = [
-        _personal_start(job, personal, model, update)
-        for job, model, update in zip(jobs, models, updates, strict=True)
-    ]
+    starts = []
+    for job, model, update in zip(jobs, models, updates, strict=True):
+        starts.append(_personal_start(job, personal, model, update))
     block = Block(learner, starts)
     trained = block.train(
         [job.data.train for job in jobs],
@@ -469,10 +469,11 @@ def _start(job: Job, scores: list[Scores]) -> TrainingStart:
 def _lowest(scores: Sequence[Scores], chosen_count: int) -> list[int]:
     """Positions of the ``count`` lowest losses; the first of equal ones, and NaN after all numbers."""
     losses = [score["loss"] for score in scores]
-    by_loss = sorted(
-        range(len(losses)), key=lambda position: (math.isnan(losses[position]), losses[position])
-    )
-    return by_loss[:chosen_count]
+
+    def nan_last(position: int) -> tuple[bool, float]:
+        return math.isnan(losses[position]), losses[position]
+
+    return sorted(range(len(losses)), key=nan_last)[:chosen_count]
 
 
 def _result(
