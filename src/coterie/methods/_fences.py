@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from itertools import compress
 
 import numpy as np
 
@@ -41,6 +42,7 @@ def fenced(values: np.ndarray, slack: float = 0.0) -> np.ndarray:
     other_count = len(values) - 1
     if other_count < 2:
         return values
+    # The quartiles of the other clients follow from all values in order and the client's own rank.
     ordered = np.sort(values)
     rank_of_client = np.argsort(np.argsort(values))
 
@@ -76,10 +78,12 @@ def fenced_reports(means: np.ndarray, spreads: np.ndarray) -> tuple[np.ndarray, 
         The limited means and variances, ``(n,)`` each.
     """
     needs_slack = len(means) < MIN_CLIENTS_FOR_QUARTILES
+    # Variances, on the scale of their logarithms.
     limited = spreads.copy()
     positive = spreads > 0
     log_slack = math.log(VARIANCE_SLACK) if needs_slack else 0.0
     limited[positive] = np.exp(fenced(np.log(spreads[positive]), log_slack))
+    # Means, with a slack in the unit of a single example's standard deviation.
     deviation = math.sqrt(np.median(limited)) if len(limited) else 0.0
     return fenced(means, MEAN_SLACK * deviation if needs_slack else 0.0), limited
 
@@ -97,7 +101,7 @@ def clients_limited(
         after: The limited ones.
     """
     is_kept = np.isclose(after[0], before[0]) & np.isclose(after[1], before[1])
-    return {client for client, kept in zip(clients, is_kept, strict=True) if not kept}
+    return set(compress(clients, ~is_kept))
 
 
 def fence_note(clients: Iterable[Client]) -> Note:

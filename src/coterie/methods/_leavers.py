@@ -21,5 +21,5 @@ def entries_without(
 def groups_without(groups: Groups, leavers: Iterable[Client]) -> Groups:
     """Return the groups without clients that have left, and without groups that are empty then."""
     removed = set(leavers)
-    remaining = [without(group, removed) for group in groups]
-    return as_groups(group for group in remaining if group)
+    remaining_groups = [without(group, removed) for group in groups]
+    return as_groups(filter(None, remaining_groups))

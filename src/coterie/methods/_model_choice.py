@@ -171,7 +171,8 @@ def step_centre(
         return replace(centres, measuring=False, losses=losses), models
     missed = 0 if replies.clients else centres.missed + 1
     if replies.clients:
-        models = models + replies.mean_updates  # zero except in the row that was trained
+        # The mean updates are zero except in the row that was trained.
+        models = models + replies.mean_updates
     elif missed < MAX_ATTEMPTS:
         return replace(centres, missed=missed), models
     trained = centres.made + 1
@@ -321,9 +322,8 @@ def round_note(
     client_counts: Counter[int] = Counter()
     for choice in start_after.chosen.values():
         client_counts.update(choice)
-    count_list = ", ".join(
-        str(client_counts[row_number]) for row_number in range(len(start_after.models))
-    )
+    rows = range(len(start_after.models))
+    count_list = ", ".join(str(client_counts[row_number]) for row_number in rows)
     text = (
         f"{len(replies.clients)} clients answered, {moved_count} changed their choice; "
         f"models are chosen by {count_list} clients"
@@ -362,14 +362,12 @@ def round_note(
 
 def losses_of(replies: Replies) -> dict[str, dict[Client, float]]:
     """Return ``loss of model j`` -> client -> its training loss with model j, for clients that measured all k models."""
-    model_count = max((len(losses) for losses in replies.losses), default=0)
-    losses_by_model: dict[str, dict[Client, float]] = {
-        f"loss of model {model_number}": {} for model_number in range(model_count)
-    }
+    model_count = max(map(len, replies.losses), default=0)
+    losses_by_model: dict[str, dict[Client, float]] = {}
     for client, losses in zip(replies.clients, replies.losses, strict=True):
         if len(losses) == model_count:
             for model_number, loss in enumerate(losses):
-                losses_by_model[f"loss of model {model_number}"][client] = loss
+                losses_by_model.setdefault(f"loss of model {model_number}", {})[client] = loss
     return losses_by_model
 
 
@@ -482,9 +480,8 @@ class Choosing(ABC):
         for start_number in range(self.restarts):
             first_draw = start_number * self.models
             if self.initial == "distinct":
-                models = torch.stack(
-                    [federation.draw(first_draw + row_number) for row_number in range(self.models)]
-                )
+                draws = range(first_draw, first_draw + self.models)
+                models = torch.stack([federation.draw(draw) for draw in draws])
             else:
                 models = federation.draw(start_number).repeat(self.models, 1)
             centres = Centres() if self.initial == "kmeans++" else None
@@ -493,13 +490,15 @@ class Choosing(ABC):
 
     def plan(self, state: ChoosingState, cohort: Cohort) -> Plan:
         asked = cohort.sample(state.clients, self.fraction)
-        if state.compares:  # every client measures the models of all starts
+        # Every client measures the models of all starts.
+        if state.compares:
             models = torch.cat([start.models for start in state.starts])
             task = Task(offered=tuple(range(len(models))), epochs=0, measure="train")
             tasks = dict.fromkeys(asked, task)
             return Plan(models=models, tasks=tasks, need="mean", ends_round=False)
+        # k-means++ makes the first models of a start, then its rounds follow.
         start = state.starts[state.at]
-        if start.centres is not None:  # k-means++ draws the first models
+        if start.centres is not None:
             return plan_centre(
                 start.centres, start.models, state.clients, asked, cohort, self.initial_epochs
             )
@@ -517,8 +516,9 @@ class Choosing(ABC):
         new_start = replace(start, models=models, round=start.round + 1, chosen=chosen)
         note = round_note(state, start, new_start, replies)
         state = replace(self._put(state, new_start), notes=(note,))
+        # After its rounds, the next start is trained, or all are compared.
         if len(state.starts) > 1 and new_start.round >= self.restart_rounds:
-            return replace(state, at=state.at + 1)  # the next start is trained, or all are compared
+            return replace(state, at=state.at + 1)
         return state
 
     def _put(self, state: ChoosingState, start: Start) -> ChoosingState:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import ClassVar
 
 import numpy as np
@@ -111,13 +112,16 @@ class FLSC(Choosing):
     ) -> tuple[torch.Tensor, dict[Client, int]]:
         """Return the mean model of each set of models chosen, and client -> row."""
         # One row for each set of models that a client has chosen.
-        chosen_sets = {client: tuple(sorted(choice)) for client, choice in choices.items()}
-        distinct_sets = sorted(set(chosen_sets.values()))
+        distinct_sets = sorted({tuple(sorted(choice)) for choice in choices.values()})
         if not distinct_sets:
             return models, {}
-        row_of_set = {chosen_set: row for row, chosen_set in enumerate(distinct_sets)}
-        mean_models = torch.stack([models[list(rows)].mean(0) for rows in distinct_sets])
-        row_of_client = {client: row_of_set[rows] for client, rows in chosen_sets.items()}
+        mean_models = torch.stack(
+            [models[list(chosen_set)].mean(0) for chosen_set in distinct_sets]
+        )
+        row_of_set = dict(zip(distinct_sets, count(), strict=False))
+        row_of_client = {}
+        for client, choice in choices.items():
+            row_of_client[client] = row_of_set[tuple(sorted(choice))]
         return mean_models, row_of_client
 
 

@@ -56,6 +56,7 @@ from coterie.core import (
 )
 from coterie.methods._leavers import entries_without
 from coterie.methods._model_choice import MOST_MODELS
+from coterie.methods._positions import positions_of
 from coterie.settings import check, setting
 from coterie.settings.calls import public
 
@@ -99,8 +100,9 @@ class CFLGPState:
             return self.row[client]
         if not self.row:
             return 0
-        rows = list(self.row.values())
-        return max(sorted(set(rows)), key=rows.count)
+        # Of equally large groups, the first model counts.
+        rows_in_use = list(self.row.values())
+        return max(sorted(set(rows_in_use)), key=rows_in_use.count)
 
     def rows_for(self, clients: Sequence[Client]) -> list[int]:
         """The models of some clients."""
@@ -145,6 +147,7 @@ class CFLGP:
 
     def init(self, federation: Federation) -> CFLGPState:
         models = torch.stack([federation.draw(row) for row in range(self.models)])
+        # Profiles are made from all parameters, or from those of the last layer.
         if self.layer == "last" and federation.dense:
             start, stop = federation.columns[federation.dense[-1]]
         else:
@@ -178,9 +181,10 @@ class CFLGP:
             tasks=dict.fromkeys(asked_clients, Task(offered=(0,))),
             need="rows",
         )
-        other_tasks = {
-            client: task for client, task in tasks.items() if task.offered != (criterion,)
-        }
+        other_tasks = {}
+        for client, task in tasks.items():
+            if task.offered != (criterion,):
+                other_tasks[client] = task
         return Plan(
             models=state.models[:0],
             tasks={},
@@ -197,9 +201,10 @@ class CFLGP:
         # criterion's own group count for its model, too.
         profile_replies = replies.parts[PROFILE]
         train_replies = replies.parts[TRAIN]
-        group_replies = profile_replies.of(
+        own_group = [
             client for client in profile_replies.clients if state.row_for(client) == criterion
-        )
+        ]
+        group_replies = profile_replies.of(own_group)
         trained = [
             (group_replies, state.models[criterion][None]),
             (train_replies, state.models[state.rows_for(train_replies.clients)]),
@@ -220,44 +225,49 @@ class CFLGP:
                 one from which all did.
             after: the state with the groups.
         """
-        answered = [(replies, starts) for replies, starts in trained if replies.clients]
-        models = before.models.clone()
-        if not answered:
-            return models
-        trained_models = torch.cat([starts + replies.all_updates for replies, starts in answered])
-        examples = np.concatenate([replies.examples for replies, _ in answered])
+        # The models that the clients trained, their numbers of examples, and the clients' groups.
+        trained_parts = []
+        example_parts = []
         group_rows: list[int] = []
-        for replies, _ in answered:
-            group_rows += after.rows_for(replies.clients)
+        for replies, start_models in trained:
+            if replies.clients:
+                trained_parts.append(start_models + replies.all_updates)
+                example_parts.append(replies.examples)
+                group_rows += after.rows_for(replies.clients)
+        models = before.models.clone()
+        if not group_rows:
+            return models
+        trained_models = torch.cat(trained_parts)
         # The mean of the models that the clients of a group have trained; other models stay.
-        counts = amounts(examples, self.weighting)
+        client_weights = amounts(np.concatenate(example_parts), self.weighting)
         row_of_reply = np.array(group_rows)
-        averaging = answered[0][0].averaging
-        for row in sorted(set(group_rows)):
-            members = np.flatnonzero(row_of_reply == row)
-            shares = counts[members] / counts[members].sum()
-            models[row] = averaging.around(models[row], trained_models[members], shares)
+        # The rule by which the run averages is the same for all replies.
+        averaging = trained[0][0].averaging
+        for model_row in sorted(set(group_rows)):
+            members = np.flatnonzero(row_of_reply == model_row)
+            shares = client_weights[members] / client_weights[members].sum()
+            models[model_row] = averaging.around(models[model_row], trained_models[members], shares)
         return models
 
     def _profiled(self, state: CFLGPState, replies: Replies, criterion: int) -> CFLGPState:
         """The state with the updates of clients from the criterion in their profiles."""
         # The tables grow by the clients that have had no profile.
-        known = joined(state.known, replies.clients)
-        position_of_client = {client: position for position, client in enumerate(known)}
-        profiles = state.profiles.new_zeros(len(known), *state.profiles.shape[1:])
-        counts = state.counts.new_zeros(len(known), self.models)
-        earlier = [position_of_client[client] for client in state.known]
+        profiled_clients = joined(state.known, replies.clients)
+        num_profiled = len(profiled_clients)
+        profiles = state.profiles.new_zeros(num_profiled, *state.profiles.shape[1:])
+        update_counts = state.counts.new_zeros(num_profiled, self.models)
+        earlier = positions_of(state.known, among=profiled_clients)
         profiles[earlier] = state.profiles
-        counts[earlier] = state.counts
+        update_counts[earlier] = state.counts
         # Each new update moves the mean of the client's updates from the criterion.
         updates = replies.all_updates[:, slice(*state.columns)]
         if updates.shape[1] > self.sketch:
             updates = sketch(updates, self.sketch)
-        answered = [position_of_client[client] for client in replies.clients]
-        counts[answered, criterion] += 1
+        answered = positions_of(replies.clients, among=profiled_clients)
+        update_counts[answered, criterion] += 1
         differences = updates - profiles[answered, criterion]
-        profiles[answered, criterion] += differences / counts[answered, criterion, None]
-        return replace(state, known=known, profiles=profiles, counts=counts)
+        profiles[answered, criterion] += differences / update_counts[answered, criterion, None]
+        return replace(state, known=profiled_clients, profiles=profiles, counts=update_counts)
 
     def _grouped(self, state: CFLGPState) -> CFLGPState:
         """The state with the groups of k-means; clients keep the number of the group that they share most clients with."""
@@ -272,9 +282,8 @@ class CFLGP:
         # Before the first groups, no client has a model to move from.
         num_moved = 0
         if state.row:
-            num_moved = sum(
-                state.row.get(client, row) != row for client, row in row_of_client.items()
-            )
+            for client, model_row in row_of_client.items():
+                num_moved += state.row.get(client, model_row) != model_row
         num_criteria = int((state.counts.sum(0) > 0).sum())
         numbers = {"moved": float(num_moved)}
         for rank, singular_value in enumerate(singular_values, 1):
@@ -305,14 +314,15 @@ class CFLGP:
 
     def retire(self, state: CFLGPState, clients: tuple[Client, ...]) -> CFLGPState:
         leavers = set(clients)
-        known, profiles = rows_without(state.known, state.profiles, leavers)
-        _, counts = rows_without(state.known, state.counts, leavers)
+        # A client that leaves loses its profile; the models keep what they learned from it.
+        profiled_clients, profiles = rows_without(state.known, state.profiles, leavers)
+        _, update_counts = rows_without(state.known, state.counts, leavers)
         return replace(
             state,
             clients=without(state.clients, leavers),
-            known=known,
+            known=profiled_clients,
             profiles=profiles,
-            counts=counts,
+            counts=update_counts,
             row=entries_without(state.row, leavers),
             notes=(),
         )
@@ -341,6 +351,7 @@ def clusters(profiles: torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
     rounding = len(eigenvalues) * np.finfo(eigenvalues.dtype).eps * eigenvalues[-1]
     descending = np.where(eigenvalues > rounding, eigenvalues, 0.0)[::-1]
     singular_values = np.sqrt(descending[:k])
+    # Each client's coordinates in the k leading directions.
     points = eigenvectors[:, ::-1][:, :k] * singular_values
     return k_means(points, k), singular_values
 

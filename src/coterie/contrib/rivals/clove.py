@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from typing import ClassVar
 
 import numpy as np
@@ -128,6 +129,7 @@ class CLoVE:
 
     def plan(self, state: CLoVEState, cohort: Cohort) -> Plan:
         all_rows = tuple(range(self.models))
+        # Clients that have measured in this round train in the same round.
         if state.measured is None:
             asked_clients = cohort.sample(state.clients, self.fraction)
         else:
@@ -187,9 +189,7 @@ class CLoVE:
         # Clients whose losses are all finite are grouped.
         losses = np.array(replies.losses, float).reshape(len(replies.clients), self.models)
         is_finite = np.isfinite(losses).all(axis=1)
-        clients = [
-            client for client, finite in zip(replies.clients, is_finite, strict=True) if finite
-        ]
+        clients = list(compress(replies.clients, is_finite))
         if not clients:
             return replace(state, measured=replies.clients, notes=())
         # Algorithm 1: k-means on the loss vectors, and a match of groups and models.
@@ -217,20 +217,24 @@ class CLoVE:
         """Describe a grouping, after which the clients in ``new_row`` have these models."""
         groups = self.assignment(after).groups
         has_changed = not before.row or groups != self.assignment(before).groups
-        num_moved = sum(before.row.get(client, row) != row for client, row in new_row.items())
+        num_moved = 0
+        for client, model_row in new_row.items():
+            num_moved += before.row.get(client, model_row) != model_row
         num_groups = len(set(new_row.values()))
-        text = (
+        description = (
             f"{len(new_row)} clients in {num_groups} groups by their losses with {self.models} models; "
             f"{num_moved} moved"
         )
         if after.stable:
-            text += f"; each has had its model in {self.patience} groupings: groups are final"
+            description += (
+                f"; each has had its model in {self.patience} groupings: groups are final"
+            )
         model_numbers = {client: float(row) for client, row in new_row.items()}
         return Note(
             kind="cluster" if has_changed else "keep",
             effect="divides" if has_changed else "keeps",
             clients=after.clients,
-            text=text,
+            text=description,
             parts=groups if has_changed else (),
             numbers={"moved": float(num_moved)},
             values={"model": model_numbers, **losses_of(replies)},
@@ -286,6 +290,7 @@ def grouped(losses: np.ndarray, estimate: bool = False) -> list[int]:
     labels = k_means(losses, num_groups)
     # The sum of the losses of each group's clients with each model.
     costs = np.stack([losses[labels == label].sum(axis=0) for label in range(labels.max() + 1)])
+    # Different models for the groups, so that the sum of all clients' losses is least.
     _, model_of_group = linear_sum_assignment(costs)
     return [int(model_of_group[label]) for label in labels]
 

@@ -230,11 +230,8 @@ class FedDrift:
                 sampled_clients = cohort.sample(members, self.fraction)
                 tasks.update(dict.fromkeys(sampled_clients, Task(offered=(row,))))
         # Newcomers choose the model of least loss.
-        newcomers = [
-            client
-            for client in state.clients
-            if client not in state.row and client in cohort.present
-        ]
+        without_model = without(state.clients, state.row)
+        newcomers = [client for client in without_model if client in cohort.present]
         tasks.update(dict.fromkeys(newcomers, Task(offered=state.models_in_use, measure="train")))
         return Plan(
             models=state.models,
@@ -256,7 +253,7 @@ class FedDrift:
                 return self._detect(state, self._measured(state, replies))
             case "remember":
                 return self._remember(state, self._measured(state, replies))
-        # FedAvg in each model's group.
+        # FedAvg in each model's group. A newcomer has chosen its model.
         models = state.models if replies.means is None else state.models + replies.mean_updates
         row_of_client = dict(state.row)
         for client, chosen_rows in zip(replies.clients, replies.chosen, strict=True):
@@ -280,13 +277,12 @@ class FedDrift:
     def _measured(self, state: FedDriftState, replies: Replies) -> dict[Client, np.ndarray]:
         """Client -> the losses ``(k,)`` of all models on its data; infinite for those that are not a number, or not in use."""
         # Models that are free have no loss, so that no client chooses them.
-        values = replies.losses if self.measure == "loss" else replies.accuracies
+        by_accuracy = self.measure == "accuracy"
+        measurements = replies.accuracies if by_accuracy else replies.losses
         losses_of_client = {}
-        for client, client_values in zip(replies.clients, values, strict=True):
+        for client, measured in zip(replies.clients, measurements, strict=True):
             losses = np.full(len(state.models), np.inf)
-            losses[list(state.models_in_use)] = (
-                client_values if self.measure == "loss" else 1 - np.array(client_values)
-            )
+            losses[list(state.models_in_use)] = 1 - np.array(measured) if by_accuracy else measured
             losses_of_client[client] = np.nan_to_num(losses, nan=np.inf)
         return losses_of_client
 
@@ -318,29 +314,30 @@ class FedDrift:
     ) -> tuple[FedDriftState, int | None]:
         """The state in which a client has a copy of its best model, and its row; None if all models are in use."""
         models = state.models.clone()
-        used = list(state.used)
-        seen = list(state.seen)
+        last_used = list(state.used)
+        example_counts = list(state.seen)
         # A free row, or the row that has been unused for longest.
-        row = min(range(len(used)), key=lambda index: used[index])
-        if used[row] >= 0 and len(used) < self.models:
-            # There is room for one more.
-            row = len(used)
+        new_row = min(range(len(last_used)), key=last_used.__getitem__)
+        if last_used[new_row] >= 0 and len(last_used) < self.models:
+            # No row is free, and there is room for one more.
+            new_row = len(last_used)
             models = torch.cat([models, models[:1]])
-            used.append(time_step)
-            seen.append(0.0)
-        elif used[row] == time_step:
+            last_used.append(time_step)
+            example_counts.append(0.0)
+        elif last_used[new_row] == time_step:
+            # All models have clients: the client keeps its best one.
             return state, None
-        models[row] = state.models[best_row]
-        used[row] = time_step
-        seen[row] = 0.0
+        models[new_row] = state.models[best_row]
+        last_used[new_row] = time_step
+        example_counts[new_row] = 0.0
         new_state = replace(
             state,
             models=models,
-            used=tuple(used),
-            seen=tuple(seen),
-            row={**state.row, client: row},
+            used=tuple(last_used),
+            seen=tuple(example_counts),
+            row={**state.row, client: new_row},
         )
-        return new_state, row
+        return new_state, new_row
 
     def _merge(
         self, state: FedDriftState, rows: list[int], losses: Mapping[Client, np.ndarray]
@@ -362,6 +359,7 @@ class FedDrift:
             sizes = [state.examples.get(client, 1) for client in members]
             member_losses = [losses[client][rows] for client in members]
             cluster_losses[:, column] = np.average(member_losses, axis=0, weights=sizes)
+        # Models merge while no two of a group are farther apart than δ.
         tree = dendrogram(cluster_distances(cluster_losses), "complete")
         clusters = groups_of(cut_dendrogram(tree, threshold=self.delta))
         for positions in clusters:
@@ -377,8 +375,9 @@ class FedDrift:
         num_merged: int,
     ) -> Note | None:
         """Describe the beginning of a time step; None if no client could be compared."""
+        # A loss that is not a number counts as infinite; such a rise cannot be compared with δ.
         rises = loss_rises(losses, last)
-        finite_rises = [rise for rise in rises.values() if math.isfinite(rise)]
+        finite_rises = list(filter(math.isfinite, rises.values()))
         if not finite_rises:
             return None
         criterion = Criterion(
@@ -452,22 +451,28 @@ def _merged(state: FedDriftState, rows: list[int]) -> FedDriftState:
     shares = torch.as_tensor(weights / weights.sum(), dtype=state.models.dtype)
     models = state.models.clone()
     models[merged_row] = shares @ state.models[rows]
-    seen = list(state.seen)
-    used = list(state.used)
-    seen[merged_row] = sum(state.seen[row] for row in rows)
+    example_counts = list(state.seen)
+    last_used = list(state.used)
+    example_counts[merged_row] = sum(state.seen[row] for row in rows)
     # Nobody has used a free model.
-    for row in freed_rows:
-        seen[row] = 0.0
-        used[row] = -1
+    for freed_row in freed_rows:
+        example_counts[freed_row] = 0.0
+        last_used[freed_row] = -1
     row_of_client = {}
-    for client, row in state.row.items():
-        row_of_client[client] = merged_row if row in freed_rows else row
-    return replace(state, models=models, seen=tuple(seen), used=tuple(used), row=row_of_client)
+    for client, model_row in state.row.items():
+        row_of_client[client] = merged_row if model_row in freed_rows else model_row
+    return replace(
+        state,
+        models=models,
+        seen=tuple(example_counts),
+        used=tuple(last_used),
+        row=row_of_client,
+    )
 
 
 def _mark_used(state: FedDriftState, time_step: int) -> FedDriftState:
     """Store the time step as the last one of each model that a client has."""
-    used = list(state.used)
-    for row in set(state.row.values()):
-        used[row] = time_step
-    return replace(state, used=tuple(used))
+    last_used = list(state.used)
+    for model_row in set(state.row.values()):
+        last_used[model_row] = time_step
+    return replace(state, used=tuple(last_used))
