@@ -107,31 +107,33 @@ class Tree:
             ValueError: the node is already split, a part is empty, or a client is in two parts or
                 not of this node.
         """
-        parent = self.nodes[node_id]
+        split_node = self.nodes[node_id]
         parts = tuple(parts)
-        if parent.model is not None:
+        if split_node.model is not None:
             raise ValueError(f"node {node_id} is split already")
         members = list(chain.from_iterable(parts))
         is_in_two_parts = len(set(members)) < len(members)
-        if not all(parts) or is_in_two_parts or not set(members) <= set(parent.clients):
+        if not all(parts) or is_in_two_parts or not set(members) <= set(split_node.clients):
             raise ValueError(
                 f"the parts of node {node_id} must be its clients, none empty and none twice"
             )
         # The node becomes an inner node, with the model of the split.
-        nodes = list(self.nodes)
-        nodes[node_id] = replace(parent, model=model, round=round, losses=dict(losses or {}))
+        all_nodes = list(self.nodes)
+        all_nodes[node_id] = replace(
+            split_node, model=model, round=round, losses=dict(losses or {})
+        )
         # The edge into each child keeps the updates of its clients, for Algorithm 4.
         for part in parts:
             senders, updates = self._edge(part, replies)
             child = Node(
-                id=len(nodes),
+                id=len(all_nodes),
                 parent=node_id,
                 clients=tuple(sorted(part)),
                 heard=senders,
                 updates=updates,
             )
-            nodes.append(child)
-        return replace(self, nodes=tuple(nodes)), tuple(range(len(self.nodes), len(nodes)))
+            all_nodes.append(child)
+        return replace(self, nodes=tuple(all_nodes)), tuple(range(len(self.nodes), len(all_nodes)))
 
     def _edge(
         self, part: tuple[Client, ...], replies: Replies | None
@@ -170,10 +172,10 @@ class Tree:
 
     def path(self, node_id: int) -> tuple[Node, ...]:
         """Return the nodes from the root down to ``node_id``."""
-        nodes = [self.nodes[node_id]]
-        while nodes[-1].parent is not None:
-            nodes.append(self.nodes[nodes[-1].parent])
-        return tuple(reversed(nodes))
+        nodes_upwards = [self.nodes[node_id]]
+        while nodes_upwards[-1].parent is not None:
+            nodes_upwards.append(self.nodes[nodes_upwards[-1].parent])
+        return tuple(reversed(nodes_upwards))
 
     def nearest(
         self, node_id: int, update: torch.Tensor, closeness: Closeness
@@ -189,6 +191,7 @@ class Tree:
             The child's id (of equally close children the last, as in the paper), and the closeness
             of the closest update of each child.
         """
+        # A child counts by the most similar of the updates on its edge.
         compared_update = self.short(update[None])[0]
         closest = {}
         for child in self.children(node_id):
@@ -207,24 +210,25 @@ class Tree:
         for node_id, clients in clients_by_node(node_of_client).items():
             for node in self.path(node_id):
                 passing_clients.setdefault(node.id, set()).update(clients)
-        nodes = []
+        placed_nodes = []
         for node in self.nodes:
             other_members = set(node.clients) - node_of_client.keys()
             members = other_members | passing_clients.get(node.id, set())
             if members != set(node.clients):
                 node = replace(node, clients=tuple(sorted(members)))
-            nodes.append(node)
-        return replace(self, nodes=tuple(nodes))
+            placed_nodes.append(node)
+        return replace(self, nodes=tuple(placed_nodes))
 
     def remove(self, clients: Iterable[Client]) -> Tree:
         """Return the tree without these clients; their updates stay on the edges."""
+        # The edges stay as they are, for the walkers to come.
         removed = set(clients)
-        nodes = []
+        remaining_nodes = []
         for node in self.nodes:
             if removed & set(node.clients):
                 node = replace(node, clients=without(node.clients, removed))
-            nodes.append(node)
-        return replace(self, nodes=tuple(nodes))
+            remaining_nodes.append(node)
+        return replace(self, nodes=tuple(remaining_nodes))
 
     def grow(self, node_id: int, client: Client, update: torch.Tensor) -> tuple[Tree, int]:
         """Add to node ``node_id`` a child that holds ``client`` alone; return the new tree and the child's id."""
@@ -244,10 +248,10 @@ class Tree:
 
 def clients_by_node(node_of_client: Mapping[Client, int]) -> dict[int, set[Client]]:
     """Return node -> the clients that are at it."""
-    clients: dict[int, set[Client]] = {}
-    for client, node in node_of_client.items():
-        clients.setdefault(node, set()).add(client)
-    return clients
+    clients_at: dict[int, set[Client]] = {}
+    for client, node_id in node_of_client.items():
+        clients_at.setdefault(node_id, set()).add(client)
+    return clients_at
 
 
 def root(
@@ -343,12 +347,13 @@ def step(
     arrived: dict[Client, int] = {}
     notes = []
     walker_replies = replies.of(walkers)
-    for index, client in enumerate(walker_replies.clients):
+    for reply_number, client in enumerate(walker_replies.clients):
         start_node = walkers[client]
-        update = walker_replies.all_updates[index]
+        update = walker_replies.all_updates[reply_number]
         # Algorithm 4: the child whose edge holds the most similar update.
         child_id, closest = tree.nearest(start_node, update, partial(closeness, metric=metric))
         criteria: tuple[Criterion, ...] = ()
+        # A closeness is a cosine, or a negative distance.
         if threshold is not None:
             distance = 1 - closest[child_id] if metric == "cosine" else -closest[child_id]
             criteria = (_near(distance, threshold),)
@@ -390,12 +395,15 @@ def _step_note(
     """Describe one walker's step from a node, to a new leaf if the criteria did not hold."""
     if metric == "cosine":
         measure = "greatest cosine"
-        values = dict(closest)
+        shown_values = dict(closest)
     else:
         # A closeness is a negative distance.
         measure = f"least {metric} distance"
-        values = {node_id: -value for node_id, value in closest.items()}
-    compared = [f"{value:.3g} to node {node_id}" for node_id, value in sorted(values.items())]
+        shown_values = {node_id: -closest_value for node_id, closest_value in closest.items()}
+    compared = [
+        f"{closest_value:.3g} to node {node_id}"
+        for node_id, closest_value in sorted(shown_values.items())
+    ]
     return walk_note(
         tree,
         client,
@@ -405,7 +413,9 @@ def _step_note(
         new_group_reason=None if child_id in closest else "it is far from all",
         joined="joined a group",
         criteria=criteria,
-        numbers={f"node_{node_id}": value for node_id, value in values.items()},
+        numbers={
+            f"node_{node_id}": closest_value for node_id, closest_value in shown_values.items()
+        },
     )
 
 
@@ -434,18 +444,19 @@ def walk_note(
         criteria: the comparisons that decided.
         numbers: the note's numbers.
     """
+    # A walker is placed at a leaf, and goes on from an inner node.
     is_at_leaf = tree.is_leaf(child_id)
     verb = "joins" if is_at_leaf else "continues from"
-    text = f"client {client} at node {start_node}: {comparison}; {verb} node {child_id}"
+    description = f"client {client} at node {start_node}: {comparison}; {verb} node {child_id}"
     alternative = "started a new group"
     if new_group_reason is not None:
-        text += f", a new group: {new_group_reason}"
+        description += f", a new group: {new_group_reason}"
         alternative = joined
     return Note(
         kind="join" if is_at_leaf else "walk",
         effect="joins" if is_at_leaf else "waits",
         clients=(client,),
-        text=text,
+        text=description,
         criteria=criteria,
         otherwise=f"it would have {alternative}",
         numbers=numbers,
@@ -455,12 +466,12 @@ def walk_note(
 
 def with_losses(tree: Tree, walkers: Walkers, replies: Replies) -> Tree:
     """Return the tree with the validation losses that ``walkers`` measured at the nodes where they were."""
-    nodes = list(tree.nodes)
+    all_nodes = list(tree.nodes)
     walker_replies = replies.of(walkers)
     for client, losses in zip(walker_replies.clients, walker_replies.losses, strict=True):
-        node = nodes[walkers[client]]
-        nodes[node.id] = replace(node, losses={**node.losses, client: losses[0]})
-    return replace(tree, nodes=tuple(nodes))
+        node = all_nodes[walkers[client]]
+        all_nodes[node.id] = replace(node, losses={**node.losses, client: losses[0]})
+    return replace(tree, nodes=tuple(all_nodes))
 
 
 def waiting(walkers: Walkers) -> Groups:
@@ -628,6 +639,7 @@ def served(
 
 def admitted(state: S, clients: tuple[Client, ...], node: int = 0) -> S:
     """Put new and returning clients at a node of a state's tree, the root; if it is still a leaf, they are members at once."""
+    # A client that comes back leaves the node where it was before.
     newcomers = dict.fromkeys(clients, node)
     tree = state.tree.place(newcomers)
     if tree.is_leaf(node):

@@ -39,11 +39,11 @@ def missed_quorum(clients: tuple[Client, ...], answered: int, quorum: float) -> 
     """
     if answered >= quorum * len(clients) and answered >= 1:
         return None
-    text = (
+    description = (
         f"not clustered yet: {answered} of {len(clients)} clients answered, "
         f"less than the quorum {quorum:g}"
     )
-    return Note(kind="keep", effect="keeps", clients=clients, text=text)
+    return Note(kind="keep", effect="keeps", clients=clients, text=description)
 
 
 def merges_at_cut(merges: np.ndarray, num_groups: int) -> dict[str, float]:
@@ -56,7 +56,7 @@ def merges_at_cut(merges: np.ndarray, num_groups: int) -> dict[str, float]:
     Returns:
         ``last_merge``, unless there is none, and ``next_merge``, unless there is one group.
     """
-    # n - k merges make k groups of n clients.
+    # n clients have n - 1 merges, and n - k of these make k groups.
     num_made = len(merges) - (num_groups - 1)
     numbers = {}
     if num_made:
@@ -68,6 +68,7 @@ def merges_at_cut(merges: np.ndarray, num_groups: int) -> dict[str, float]:
 
 def cut_in_words(numbers: Mapping[str, float], num_groups: int) -> str:
     """Describe the merges at a cut, from :func:`merges_at_cut`, and how many groups it gives."""
+    # No merge was made if every client is alone, and none is left if all are one group.
     last_merge = f"{numbers['last_merge']:.3g}" if "last_merge" in numbers else "none"
     next_merge = f"{numbers['next_merge']:.3g}" if "next_merge" in numbers else "none"
     groups = f"{num_groups} group{'s' if num_groups > 1 else ''}"

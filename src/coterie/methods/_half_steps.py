@@ -25,13 +25,19 @@ def of_equal_steps(training: Training, sizes: Iterable[int], share: float = 0.5)
         The settings for every half. None if the sizes are unknown: before the first round, or with
         noise added for privacy, where every client counts as one example.
     """
+    # The experiment sets the number of steps of a round itself.
     if training.steps is not None:
         return replace(training, steps=max(1, int(training.steps * share)))
-    size = float(np.median(list(sizes) or [1]))
-    if size <= 1:
+    # Otherwise it sets epochs: the steps of a round are epochs times size / batch; a batch of 0 is
+    # all of a client's data.
+    median_size = float(np.median(list(sizes) or [1]))
+    if median_size <= 1:
         return None
     return replace(
-        training, steps=max(1, round(share * training.epochs * size / (training.batch or size)))
+        training,
+        steps=max(
+            1, round(share * training.epochs * median_size / (training.batch or median_size))
+        ),
     )
 
 
@@ -76,12 +82,13 @@ class Probing:
 
     def _turn(self, round: int) -> int:
         """The first round after this one in which a probe is due."""
-        return (
-            round + 1 + (self.first_probe - round - 1) % self.probe_every
-            if round >= self.first_probe
-            else self.first_probe
-        )
+        if round < self.first_probe:
+            return self.first_probe
+        # The next of first_probe, first_probe + probe_every, ... that is after this round.
+        return round + 1 + (self.first_probe - round - 1) % self.probe_every
 
     def _later(self, round: int, calm: int) -> int:
         """The round of the next probe of a group that stays whole: later, the more probes in a row showed no difference."""
-        return self._turn(round + self.probe_every * (min(2 ** max(calm - 1, 0), 4) - 1))
+        # 1, 2, then 4 intervals: the time doubles with each calm probe after the first.
+        num_intervals = min(2 ** max(calm - 1, 0), 4)
+        return self._turn(round + self.probe_every * (num_intervals - 1))

@@ -62,17 +62,18 @@ def relative_variances(updates: torch.Tensor, layers: Layers) -> dict[str, float
     Returns:
         Layer -> relative variance; 0 where no update moved.
     """
-    ratios = {}
+    ratio_of_layer = {}
     for layer, spans in layers.items():
+        # The Gram matrix of the layer's columns has <g_i, g_j> for each two clients.
         products = gram(updates, columns=(spans[0][0], spans[-1][1]))
-        # mean_n ‖g_n‖² and ‖ḡ‖².
+        # Its diagonal has the mean mean_n ‖g_n‖², and all of it the mean ‖ḡ‖².
         mean_square = float(products.diagonal().mean())
         square_of_mean = max(float(products.mean()), 0.0)
-        ratios[layer] = 0.0
+        ratio_of_layer[layer] = 0.0
         if mean_square > 0:
             variance = mean_square - square_of_mean
-            ratios[layer] = variance / max(square_of_mean, 1e-12 * mean_square)
-    return ratios
+            ratio_of_layer[layer] = variance / max(square_of_mean, 1e-12 * mean_square)
+    return ratio_of_layer
 
 
 def paper_code_ratios(updates: torch.Tensor, layers: Layers) -> dict[str, float]:
@@ -89,14 +90,14 @@ def paper_code_ratios(updates: torch.Tensor, layers: Layers) -> dict[str, float]
     Returns:
         Layer -> ratio; -inf where it is undefined.
     """
-    ratios = {}
+    ratio_of_layer = {}
     for layer, spans in layers.items():
         layer_ratio = 0.0
         for start, stop in spans:
             variance, mean = torch.var_mean(-updates[:, start:stop], correction=0)
             layer_ratio += float(variance) / float(mean) if float(mean) else math.nan
-        ratios[layer] = layer_ratio if math.isfinite(layer_ratio) else -math.inf
-    return ratios
+        ratio_of_layer[layer] = layer_ratio if math.isfinite(layer_ratio) else -math.inf
+    return ratio_of_layer
 
 
 def layer_note(clients: tuple[Client, ...], ratios: Mapping[str, float], rule: str) -> Note:

@@ -79,11 +79,11 @@ def remember(
     # The tables grow by the clients that are new in the memory.
     known_clients = memory.clients if memory is not None else ()
     all_clients = tuple(sorted({*known_clients, *clients}))
-    count = len(all_clients)
-    products = np.zeros((count, count))
-    weights = np.zeros((count, count))
-    lengths = np.zeros(count)
-    noises = np.zeros(count)
+    client_count = len(all_clients)
+    products = np.zeros((client_count, client_count))
+    weights = np.zeros((client_count, client_count))
+    lengths = np.zeros(client_count)
+    noises = np.zeros(client_count)
     if memory is not None:
         earlier = positions_of(known_clients, among=all_clients)
         products[np.ix_(earlier, earlier)] = memory.products
@@ -121,6 +121,7 @@ def begin(memory: Memory, clients: tuple[Client, ...], updates: torch.Tensor) ->
         updates: ``(m, p)``, their updates.
     """
     new_sketches = sketch(updates, SKETCH).clone()
+    # Without earlier first updates, this epoch's products are right as they are.
     if memory.firsts is None:
         return replace(memory, began=clients, firsts=new_sketches)
     # The products and norms of new and earlier first updates.
@@ -205,18 +206,18 @@ def forget(memory: Memory | None, leavers: Collection[Client]) -> Memory | None:
         return None
     # First updates are in the order in which clients began.
     began = without(memory.began, leavers)
-    firsts = None
+    kept_firsts = None
     if memory.firsts is not None and began:
-        _, firsts = rows_without(memory.began, memory.firsts, leavers)
-    kept = positions_of(remaining, among=memory.clients)
+        _, kept_firsts = rows_without(memory.began, memory.firsts, leavers)
+    kept_positions = positions_of(remaining, among=memory.clients)
     return Memory(
         clients=remaining,
-        products=memory.products[kept][:, kept],
-        weights=memory.weights[kept][:, kept],
-        lengths=memory.lengths[kept],
-        noise=memory.noise[kept],
+        products=memory.products[kept_positions][:, kept_positions],
+        weights=memory.weights[kept_positions][:, kept_positions],
+        lengths=memory.lengths[kept_positions],
+        noise=memory.noise[kept_positions],
         began=began,
-        firsts=firsts,
+        firsts=kept_firsts,
     )
 
 

@@ -97,6 +97,7 @@ def partition_note(
             free_gains = benefits(gram_matrix, comparison.sizes, no_tradeoff, positions)
             note = replace(note, criteria=_merge_criteria(free_gains, gains, rule.tradeoff))
 
+    # Reports show the cosines that led to the new groups.
     similarity = {}
     if groups_changed:
         similarity[rule.layer or "all"] = torch.from_numpy(cosine(gram_matrix)).float()
@@ -174,6 +175,7 @@ def join_note(
             clients=(client,),
             text=f"client {client} waits: no other client answered",
         )
+    # The newcomer joins if that adds to the sum of utilities (equation 16).
     group_index, gain = best_group
     criteria: tuple[Criterion, ...] = ()
     if not is_full:

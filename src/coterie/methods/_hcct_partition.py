@@ -101,6 +101,7 @@ class EpochComparison:
             ``utility``, ``gain`` and ``group_utility``, each of them client -> number.
         """
         values: dict[str, dict[Client, float]] = {"utility": {}, "gain": {}, "group_utility": {}}
+        # The utility of a member depends on its own group alone.
         for group in groups:
             positions = self.positions_of(group)
             sizes = self.sizes[positions]

@@ -129,8 +129,8 @@ def _draw(centres: Centres, present: list[Client], cohort: Cohort) -> tuple[Clie
         return (int(rng.choice(present)),) if present else ()
     # Probability proportional to the least loss, minus the smallest such loss of all.
     least_losses = np.array([min(centres.losses[client]) for client in candidates])
-    excess = capped(least_losses - least_losses.min())
-    probabilities = excess / excess.sum() if excess.any() else None
+    excess_losses = capped(least_losses - least_losses.min())
+    probabilities = excess_losses / excess_losses.sum() if excess_losses.any() else None
     return (int(rng.choice(candidates, p=probabilities)),)
 
 
@@ -247,8 +247,10 @@ def of_all(
         >>> of_all((1, 4, 5, 9), {4: (2,), 5: (0,), 9: (2,)}, (0,))
         {1: (2,), 4: (2,), 5: (0,), 9: (2,)}
     """
-    counts = Counter(chosen.values())
-    most_frequent = min(counts, key=lambda choice: (-counts[choice], choice), default=default)
+    choice_counts = Counter(chosen.values())
+    most_frequent = min(
+        choice_counts, key=lambda choice: (-choice_counts[choice], choice), default=default
+    )
     return {client: chosen.get(client, most_frequent) for client in clients}
 
 
@@ -324,7 +326,7 @@ def round_note(
         client_counts.update(choice)
     rows = range(len(start_after.models))
     count_list = ", ".join(str(client_counts[row_number]) for row_number in rows)
-    text = (
+    description = (
         f"{len(replies.clients)} clients answered, {moved_count} changed their choice; "
         f"models are chosen by {count_list} clients"
     )
@@ -335,9 +337,9 @@ def round_note(
             smallest[client] = min(losses, key=nan_last)
     if smallest:
         numbers["loss"] = float(np.mean(list(smallest.values())))
-        text += f", mean least training loss {numbers['loss']:.3g}"
+        description += f", mean least training loss {numbers['loss']:.3g}"
     if len(state.starts) > 1:
-        text = f"start {state.at + 1} of {len(state.starts)}: {text}"
+        description = f"start {state.at + 1} of {len(state.starts)}: {description}"
     # The first start serves the clients, so only its groups are news.
     old_groups = groups_of(of_all(state.clients, start_before.chosen, (0,)))
     new_groups = groups_of(of_all(state.clients, start_after.chosen, (0,)))
@@ -353,7 +355,7 @@ def round_note(
         kind="cluster" if parts else "keep",
         effect="divides" if parts else "keeps",
         clients=state.clients,
-        text=text,
+        text=description,
         parts=parts,
         numbers=numbers,
         values=values,
@@ -387,18 +389,21 @@ def restart_note(
         start_losses: mean loss of each start.
         measured: number of clients that measured.
     """
-    loss_list = ", ".join(f"{loss:.3g}" for loss in start_losses)
-    text = (
+    loss_list = ", ".join(f"{mean_loss:.3g}" for mean_loss in start_losses)
+    description = (
         f"start {best_number + 1} of {len(start_losses)} goes on; "
         f"mean least training losses by {measured} clients: {loss_list}"
     )
     parts = groups_of(of_all(state.clients, kept_start.chosen, (0,)))
-    numbers = {f"start{number + 1}": float(loss) for number, loss in enumerate(start_losses)}
+    numbers = {
+        f"start{start_number + 1}": float(mean_loss)
+        for start_number, mean_loss in enumerate(start_losses)
+    }
     return Note(
         kind="cluster",
         effect="divides",
         clients=state.clients,
-        text=text,
+        text=description,
         parts=parts,
         numbers=numbers,
     )
@@ -489,20 +494,25 @@ class Choosing(ABC):
         return ChoosingState(clients=federation.clients, starts=tuple(starts))
 
     def plan(self, state: ChoosingState, cohort: Cohort) -> Plan:
-        asked = cohort.sample(state.clients, self.fraction)
+        asked_clients = cohort.sample(state.clients, self.fraction)
         # Every client measures the models of all starts.
         if state.compares:
             models = torch.cat([start.models for start in state.starts])
             task = Task(offered=tuple(range(len(models))), epochs=0, measure="train")
-            tasks = dict.fromkeys(asked, task)
+            tasks = dict.fromkeys(asked_clients, task)
             return Plan(models=models, tasks=tasks, need="mean", ends_round=False)
         # k-means++ makes the first models of a start, then its rounds follow.
         start = state.starts[state.at]
         if start.centres is not None:
             return plan_centre(
-                start.centres, start.models, state.clients, asked, cohort, self.initial_epochs
+                start.centres,
+                start.models,
+                state.clients,
+                asked_clients,
+                cohort,
+                self.initial_epochs,
             )
-        return self.plan_round(start, asked, cohort)
+        return self.plan_round(start, asked_clients, cohort)
 
     def step(self, state: ChoosingState, replies: Replies) -> ChoosingState:
         if state.compares:
@@ -532,16 +542,16 @@ class Choosing(ABC):
         The losses also give the choices of these clients.
         """
         start_losses = mean_losses(replies, len(state.starts), self.models_per_client)
-        best = int(np.argmin(start_losses))
-        start = state.starts[best]
+        best_number = int(np.argmin(start_losses))
+        start = state.starts[best_number]
         chosen = dict(start.chosen)
-        rows = slice(best * self.models, (best + 1) * self.models)
+        start_rows = slice(best_number * self.models, (best_number + 1) * self.models)
         for client, all_losses in zip(replies.clients, replies.losses, strict=True):
-            losses = all_losses[rows]
+            losses = all_losses[start_rows]
             if np.isfinite(losses).all():
                 chosen[client] = rows_of_least(losses, self.models_per_client)
         start = replace(start, chosen=chosen)
-        note = restart_note(state, start, best, start_losses, len(replies.clients))
+        note = restart_note(state, start, best_number, start_losses, len(replies.clients))
         return replace(state, starts=(start,), at=0, notes=(note,))
 
     def assignment(self, state: ChoosingState) -> Assignment:

@@ -34,6 +34,7 @@ def method_class(
         UserError: there is no such method; the message suggests the nearest known name. Or it is an
             extension's, and cannot be imported.
     """
+    # The user's own methods come first.
     if name in user_methods:
         return user_methods[name]
     try:
@@ -110,6 +111,7 @@ def made(method: Any) -> Any:
         >>> made({"name": "ifca", "models": 3}).models
         3
     """
+    # A name is a method with its default settings.
     if isinstance(method, str):
         return method_class(method)()
     if isinstance(method, Mapping):
@@ -119,6 +121,7 @@ def made(method: Any) -> Any:
                 f"a method's table needs a name, one of {', '.join(METHODS)}, got {method!r:.60}"
             )
         return build(method_class(str(settings.pop("name"))), settings)
+    # A class is a likely slip for an object of it.
     if isinstance(method, type):
         raise SettingError(
             f"a method is an object with its settings, got the class {method.__name__}: write {method.__name__}()"

@@ -58,6 +58,7 @@ class OneModel(Generic[OneModelState]):
 
     def asking(self, state: OneModelState, cohort: Cohort, task: Task) -> Plan:
         """Return the plan in which the sampled clients carry out ``task``, which offers model 0."""
+        # The mean of the updates is all that the method needs.
         sampled_clients = cohort.sample(state.clients, self.fraction)
         return Plan(
             models=state.model[None],

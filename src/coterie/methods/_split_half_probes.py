@@ -107,11 +107,11 @@ class LongProbe:
         # Clients that sent no halves have answered, and give no evidence.
         if new_replies.halves is None or new_replies.halves.second is None:
             return probe
-        halved = new_replies.of(new_replies.halves.clients)
+        halved_replies = new_replies.of(new_replies.halves.clients)
         return replace(
             probe,
-            clients=(*self.clients, *halved.clients),
-            updates=torch.cat([self.updates, halved.all_updates]),
+            clients=(*self.clients, *halved_replies.clients),
+            updates=torch.cat([self.updates, halved_replies.all_updates]),
             second_halves=torch.cat([self.second_halves, new_replies.halves.second]),
         )
 
@@ -314,8 +314,11 @@ def decide_probe(
         return _decide_first_probe(level, evidence)
     # The second probe confirms the first only if at least half as many clients answered it.
     if 2 * len(evidence.clients) < len(evidence_before.clients):
-        counts = f"only {len(evidence.clients)} clients answered the second probe, and {len(evidence_before.clients)} the first"
-        return ProbeDecision(ProbeAgain(), evidence_before, why=f"{counts}; asked again")
+        reason = (
+            f"only {len(evidence.clients)} clients answered the second probe, "
+            f"and {len(evidence_before.clients)} the first; asked again"
+        )
+        return ProbeDecision(ProbeAgain(), evidence_before, why=reason)
     return _decide_second_probe(level, evidence_before, evidence)
 
 
@@ -324,17 +327,17 @@ def _decide_first_probe(level: float, evidence: Evidence) -> ProbeDecision:
     test = congruence(evidence.products.numpy())
     p_if_repeated = repeated_p(test.p, test.p, test.clients)
     criterion = differ("p if seen twice", p_if_repeated, level, test.clients)
-    again = "in the next round, for confirmation"
+    again_text = "in the next round, for confirmation"
     if not criterion.held:
-        otherwise = f"it would have been tested again {again}"
+        otherwise = f"it would have been tested again {again_text}"
         return ProbeDecision(KeepWhole(), evidence, test, (criterion,), otherwise=otherwise)
     return ProbeDecision(
         ProbeAgain(),
         evidence,
         test,
         (criterion,),
-        f"tested again {again}",
-        f"it would not have been tested again {again}",
+        f"tested again {again_text}",
+        f"it would not have been tested again {again_text}",
     )
 
 
@@ -353,18 +356,18 @@ def _decide_second_probe(
     # 2. Both probes find the same sides.
     parts = confirmed(level, first_evidence, second_evidence)
     if len(parts) < 2:
-        why = "but the probes find different sides"
-        return ProbeDecision(KeepWhole(), second_evidence, test, (criterion,), why)
+        reason = "but the probes find different sides"
+        return ProbeDecision(KeepWhole(), second_evidence, test, (criterion,), reason)
     num_undecided = len(second_evidence.clients) - sum(map(len, parts))
-    why = ""
+    reason = ""
     if num_undecided:
-        why = f"{num_undecided} clients, on which the probes disagree, walk down the tree"
+        reason = f"{num_undecided} clients, on which the probes disagree, walk down the tree"
     return ProbeDecision(
         SplitGroup(parts),
         second_evidence,
         test,
         (criterion,),
-        why,
+        reason,
         "it would not have split in this round",
         probes=(first_evidence, second_evidence),
     )
@@ -409,7 +412,7 @@ def confirmed(level: float, first: Evidence, second: Evidence) -> Groups:
 
 
 def _sides(
-    level: float, group: tuple[Client, ...], first: Evidence, second: Evidence
+    level: float, group: tuple[Client, ...], first_evidence: Evidence, second_evidence: Evidence
 ) -> list[tuple[Client, ...]]:
     """The two sides of a group, or none if it stays whole.
 
@@ -418,11 +421,11 @@ def _sides(
     sides differ, and agree on the side of each client.
     """
     # 1. Both probes together find the group incongruent.
-    if len(group) < 2 or not together(first.of(group), second.of(group)) < level:
+    if len(group) < 2 or not together(first_evidence.of(group), second_evidence.of(group)) < level:
         return []
     # 2. One cut, of the mean of both, whose sides differ in both.
-    first_products = first.of(group).products.numpy()
-    second_products = second.of(group).products.numpy()
+    first_products = first_evidence.of(group).products.numpy()
+    second_products = second_evidence.of(group).products.numpy()
     first_signal = signal_gram(first_products)
     second_signal = signal_gram(second_products)
     left_side, right_side = signal_cut(first_signal + second_signal)
@@ -550,17 +553,17 @@ def group_note(
     )
 
 
-def _with_evidence(note: Note, first: Evidence, second: Evidence) -> Note:
+def _with_evidence(note: Note, first_evidence: Evidence, second_evidence: Evidence) -> Note:
     """Add cosines and distances to a split's note: of both probes' mean if it represents the group; else of the second."""
-    in_both = tuple(sorted(set(first.clients) & set(second.clients)))
-    represents = enough(second.clients, in_both)
-    clients = in_both if represents else second.clients
+    in_both = tuple(sorted(set(first_evidence.clients) & set(second_evidence.clients)))
+    represents = enough(second_evidence.clients, in_both)
+    clients = in_both if represents else second_evidence.clients
     # The noise of two probes is independent: their mean shows the signal more clearly.
-    products = second.of(clients).products.numpy()
+    products = second_evidence.of(clients).products.numpy()
     if represents:
-        products = (products + first.of(clients).products.numpy()) / 2
-    values = distances(clients, products, note.parts)
-    return replace(with_cosines(note, clients, products), values=values)
+        products = (products + first_evidence.of(clients).products.numpy()) / 2
+    part_distances = distances(clients, products, note.parts)
+    return replace(with_cosines(note, clients, products), values=part_distances)
 
 
 def with_cosines(note: Note, clients: tuple[Client, ...], products: np.ndarray) -> Note:

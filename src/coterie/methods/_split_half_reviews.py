@@ -38,11 +38,11 @@ def middle(leaves: Iterable[Leaf]) -> torch.Tensor:
     """
     groups = [leaf for leaf in leaves if leaf.clients]
     models = torch.stack([leaf.model for leaf in groups]).double()
-    counts = torch.tensor([float(len(leaf.clients)) for leaf in groups], dtype=torch.float64)
-    median = counts @ models / counts.sum()
+    client_counts = torch.tensor([float(len(leaf.clients)) for leaf in groups], dtype=torch.float64)
+    median = client_counts @ models / client_counts.sum()
     for _ in range(WEISZFELD_ITERATIONS):
         # Weiszfeld: the mean with weights 1 / distance.
-        model_weights = counts / (models - median).norm(dim=1).clamp(min=1e-150)
+        model_weights = client_counts / (models - median).norm(dim=1).clamp(min=1e-150)
         median = model_weights @ models / model_weights.sum()
     return median.to(groups[0].model.dtype)
 
@@ -214,12 +214,12 @@ def _move_note(
         "distance": from_own_group.distance,
         "distance_there": from_new_group.distance,
     }
-    moves = f"client {client} moves from node {node_before} to node {node_after}"
+    moves_text = f"client {client} moves from node {node_before} to node {node_after}"
     return Note(
         kind="move",
         effect="moves",
         clients=(client,),
-        text=f"{moves}: {tested(criteria)}",
+        text=f"{moves_text}: {tested(criteria)}",
         criteria=criteria,
         numbers=numbers,
         labels={"at": node_before, "node": node_after},
@@ -281,8 +281,8 @@ def _pairs(
         if positions and 2 * len(positions) >= asked_counts[leaf.node]:
             groups.append((leaf, positions))
     pairs = []
-    for number, (leaf, positions) in enumerate(groups):
-        for other_leaf, other_positions in groups[number + 1 :]:
+    for group_number, (leaf, positions) in enumerate(groups):
+        for other_leaf, other_positions in groups[group_number + 1 :]:
             pairs.append((leaf, other_leaf, contrast(products, positions, other_positions)))
     return pairs
 

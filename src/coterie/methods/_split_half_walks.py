@@ -180,14 +180,14 @@ def branches_of(tree: Tree, node: int, probe: SplitProbe) -> list[WalkBranch]:
     branches = []
     for child in tree.children(node):
         # Updates on the edge whose noise is known: those of clients that sent halves.
-        rows = [row for row, client in enumerate(child.heard) if client in probe.levels]
-        if child.updates is None or not rows:
+        known_rows = [row for row, client in enumerate(child.heard) if client in probe.levels]
+        if child.updates is None or not known_rows:
             continue
-        updates = child.updates[rows].double()
+        updates = child.updates[known_rows].double()
         branch = WalkBranch(
             id=child.id,
             mean=updates.mean(dim=0),
-            levels=np.array([probe.levels[child.heard[row]] for row in rows]),
+            levels=np.array([probe.levels[child.heard[row]] for row in known_rows]),
             largest=float((updates**2).sum(dim=1).max()),
         )
         branches.append(branch)
@@ -241,27 +241,27 @@ def _walk_note(
     node: int,
     child: int,
     distances: Mapping[int, Excess],
-    level: float | None,
+    tested_level: float | None,
 ) -> Note:
     """Describe a walker's step; with p-values and the level only if the walker's noise is known."""
     compared = []
     numbers = {}
     p_values = {}
     for branch_node, distance in sorted(distances.items()):
-        p_text = f" (p {distance.p:.2g})" if level else ""
+        p_text = f" (p {distance.p:.2g})" if tested_level else ""
         compared.append(f"{distance.value:.3g} to node {branch_node}{p_text}")
         numbers[f"node_{branch_node}"] = distance.value
         p_values[f"p_{branch_node}"] = distance.p
     # Without its noise, a walker has no p-values, and is in no case a new leaf.
     criteria: tuple[Criterion, ...] = ()
-    if level is not None:
+    if tested_level is not None:
         numbers |= p_values
         criteria = (
             Criterion(
                 "p of the most similar branch",
                 max(p_values.values()),
                 ">=",
-                level,
+                tested_level,
                 "level",
                 met="it fits a branch",
                 unmet="it differs from all branches",

@@ -275,8 +275,8 @@ class ACFL:
             models = torch.cat([models, state.seats.first[None]])
         # Members without a model h_k get their group's model.
         row_of_client = dict(state.home)
-        for index, client in enumerate(state.trained):
-            row_of_client[client] = len(state.centres) + index
+        for position, client in enumerate(state.trained):
+            row_of_client[client] = len(state.centres) + position
         row_of_client.update(dict.fromkeys(state.waiting, len(models) - 1))
         return models, row_of_client
 
@@ -369,9 +369,9 @@ class ACFL:
         # Each late client that answered is now a member of a group.
         home = dict(state.home)
         newly_placed = set(late_replies.clients)
-        for client, group in zip(references.clients, references.home, strict=True):
+        for client, group_number in zip(references.clients, references.home, strict=True):
             if client in newly_placed:
-                home[client] = group
+                home[client] = group_number
         return replace(
             state,
             seats=references,
@@ -431,9 +431,9 @@ class Rule:
 
     def vectors(self, first_model: torch.Tensor, updates: torch.Tensor) -> torch.Tensor:
         """Return the updates or weights in the compared layers, ``(n, p)``; a copy."""
-        spans = [self.columns[layer] for layer in self.compared]
-        rows = self.rows(first_model, updates)
-        return torch.cat([rows[:, start:stop] for start, stop in spans], dim=1)
+        layer_columns = [self.columns[layer] for layer in self.compared]
+        compared_rows = self.rows(first_model, updates)
+        return torch.cat([compared_rows[:, start:stop] for start, stop in layer_columns], dim=1)
 
     def criteria(
         self, key: str, similarity: float, sign: Sign, met: str, unmet: str = ""
@@ -454,13 +454,13 @@ class Rule:
 
 
 def layers_compared(
-    federation: Federation, named: tuple[str, ...], needed: bool
+    federation: Federation, named_layers: tuple[str, ...], needed: bool
 ) -> tuple[str, ...]:
     """Return the layers to compare, in the model's order.
 
     Args:
         federation: the layers of the model.
-        named: names of layers; empty for the fully-connected layers.
+        named_layers: names of layers; empty for the fully-connected layers.
         needed: whether there must be at least one layer.
 
     Raises:
@@ -470,18 +470,18 @@ def layers_compared(
     # Messages list the layers that there are.
     layer_names = ", ".join(federation.columns)
     # A name that the model does not have, with the nearest one that it has.
-    for layer in named:
+    for layer in named_layers:
         if layer not in federation.columns:
-            hint = nearest(layer, federation.columns)
+            nearest_hint = nearest(layer, federation.columns)
             raise SettingError(
-                f"ACFL.layers: the model has no layer {layer!r}{hint} (layers: {layer_names})"
+                f"ACFL.layers: the model has no layer {layer!r}{nearest_hint} (layers: {layer_names})"
             )
-    if needed and not (named or federation.dense):
+    if needed and not (named_layers or federation.dense):
         raise SettingError(
             f"ACFL.layers is empty, which means the fully-connected layers, and the model has none; "
             f"name some of {layer_names}"
         )
-    compared_layers = set(named or federation.dense)
+    compared_layers = set(named_layers or federation.dense)
     return tuple(layer for layer in federation.columns if layer in compared_layers)
 
 
@@ -506,11 +506,11 @@ def clustered(
         algorithm), and the reasons.
     """
     # Agglomerative clustering by cosine similarity of the compared layers.
-    grams = layer_grams(rule.rows(first_model, replies.all_updates), rule.columns)
-    compared_cosines = cosine(np.sum([grams[layer] for layer in rule.compared], axis=0))
-    labels, heights = _labels(rule, compared_cosines)
+    layer_products = layer_grams(rule.rows(first_model, replies.all_updates), rule.columns)
+    compared_cosines = cosine(np.sum([layer_products[layer] for layer in rule.compared], axis=0))
+    group_of_reply, heights = _labels(rule, compared_cosines)
     groups = []
-    for positions in groups_of(labels):
+    for positions in groups_of(group_of_reply):
         groups.append([replies.clients[position] for position in positions])
     # Line 9: the model of a group is the data-weighted mean of its clients' models.
     models = torch.stack([_mean(first_model, replies, group) for group in groups])
@@ -519,12 +519,12 @@ def clustered(
         round=round,
         first=first_model,
         clients=replies.clients,
-        home=tuple(labels.tolist()),
+        home=tuple(group_of_reply.tolist()),
         vectors=rule.vectors(first_model, replies.all_updates),
     )
     # Notes contain the similarity of clients in every layer, and in the compared ones together.
     similarity = {}
-    for layer, cosines in {**layer_cosines(grams), "compared": compared_cosines}.items():
+    for layer, cosines in {**layer_cosines(layer_products), "compared": compared_cosines}.items():
         similarity[layer] = torch.from_numpy(cosines).float()
     note = _note(rule, groups, 1 - np.sort(heights), late_clients)
     return references, models, replace(note, heard=replies.clients, similarity=similarity)
@@ -602,7 +602,7 @@ def placed(
     # All late clients have trained from this model, as the clients did that were clustered.
     first_model = references.first
     clients = list(references.clients)
-    home = list(references.home)
+    home_groups = list(references.home)
     vectors = references.vectors
     notes = []
     new_groups: list[list[Client]] = []
@@ -615,28 +615,30 @@ def placed(
             rule, client, clients[nearest_position], float(similarities[nearest_position])
         )
         if all(criterion.held for criterion in note.criteria):
-            group = home[nearest_position]
+            group_number = home_groups[nearest_position]
         else:
-            group = num_groups + len(new_groups)
+            group_number = num_groups + len(new_groups)
             new_groups.append([])
         # Only new groups need their members: the other groups have a model already.
-        if group >= num_groups:
-            new_groups[group - num_groups].append(client)
+        if group_number >= num_groups:
+            new_groups[group_number - num_groups].append(client)
         notes.append(note)
         # The new vector replaces the client's older one, if there is one.
         if client in clients:
             older_position = clients.index(client)
             del clients[older_position]
-            del home[older_position]
+            del home_groups[older_position]
             vectors = torch.cat([vectors[:older_position], vectors[older_position + 1 :]])
         clients.append(client)
-        home.append(group)
+        home_groups.append(group_number)
         vectors = torch.cat([vectors, vector[None]])
     # Line 9 for the new groups.
     models = first_model.new_zeros(0, len(first_model))
     if new_groups:
         models = torch.stack([_mean(first_model, replies, group) for group in new_groups])
-    references = replace(references, clients=tuple(clients), home=tuple(home), vectors=vectors)
+    references = replace(
+        references, clients=tuple(clients), home=tuple(home_groups), vectors=vectors
+    )
     return references, models, tuple(notes)
 
 

@@ -87,7 +87,8 @@ class APFL(OneModel[APFLState]):
         return APFLState(clients=federation.clients, model=federation.draw(0))
 
     def plan(self, state: APFLState, cohort: Cohort) -> Plan:
-        # Each local step trains w, and v through the mixture. Clients keep v and α.
+        # Each local step trains w, and v through the mixture. Clients keep v and α, so the server
+        # averages w alone, as in FedAvg.
         task = Task(
             offered=(0,), personal=Personal(start="own", mixture=self.mixture, adapt=self.adapt)
         )

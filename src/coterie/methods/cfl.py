@@ -200,6 +200,7 @@ class CFL:
             raise SettingError(
                 "CFL.sketch needs post_split parent-mean, got child-mean: sketches have no child's mean"
             )
+        # Gradients are asked for in a separate exchange, after which there are no updates.
         if self.similarity == "gradients" and self.post_split == "child-mean":
             raise SettingError(
                 "CFL.similarity gradients needs post_split parent-mean, got child-mean: an exchange of gradients has no "
@@ -244,16 +245,16 @@ class CFL:
         # An exchange of gradients is only for the groups that are about to split by them.
         by_gradients = any(leaf.gradients for leaf in state.leaves)
         measure: Literal["validation"] | None = "validation" if self.fallback else None
-        for row, leaf in enumerate(state.leaves):
+        for leaf_row, leaf in enumerate(state.leaves):
             if not leaf.clients or (by_gradients and not leaf.gradients):
                 continue
-            halves = leaf.ask_all and self.gamma_max is None and not by_gradients
+            by_halves = leaf.ask_all and self.gamma_max is None and not by_gradients
             task = Task(
-                offered=(row,),
+                offered=(leaf_row,),
                 gradient=by_gradients,
                 measure=measure,
-                halves=halves,
-                training=training_of_halves(state.training) if halves else None,
+                halves=by_halves,
+                training=training_of_halves(state.training) if by_halves else None,
             )
             # A group splits only by the updates of all its members.
             ask_all = by_gradients or leaf.ask_all or self._splits_by_schedule(state)
@@ -284,10 +285,10 @@ class CFL:
     def step(self, state: CFLState, replies: Replies) -> CFLState:
         if any(leaf.gradients for leaf in state.leaves):
             return self._step_gradients(state, replies)
-        groups = {
-            leaf.node: self.group_updates(state, row, replies)
-            for row, leaf in enumerate(state.leaves)
-        }
+        # The updates of each group, None if nobody in it answered.
+        groups = {}
+        for leaf_row, leaf in enumerate(state.leaves):
+            groups[leaf.node] = self.group_updates(state, leaf_row, replies)
         scheduled_node = self.scheduled_node(state, groups)
         new_state = state
         leaves = []
@@ -323,11 +324,11 @@ class CFL:
         new_state = state
         leaves = []
         notes = []
-        for row, leaf in enumerate(state.leaves):
+        for leaf_row, leaf in enumerate(state.leaves):
             if not leaf.gradients:
                 leaves.append(leaf)
                 continue
-            group = self.group_updates(state, row, replies)
+            group = self.group_updates(state, leaf_row, replies)
             if group is None or not group.has_quorum(self.quorum):
                 # Too few gradients: ask again if the criteria also hold in the next round.
                 leaves.append(replace(leaf, gradients=False, held=self.persistence - 1))
@@ -337,6 +338,7 @@ class CFL:
             decision = self.decide_sides(group)
             note = describe(group, decision)
             match decision.action:
+                # There are no updates in this exchange, so the children keep the model of their parent.
                 case SplitGroup(parts):
                     no_updates = dict.fromkeys(parts, torch.zeros_like(leaf.model))
                     new_state, children = self._split(
@@ -436,6 +438,7 @@ class CFL:
         else:
             mean_norm = norm_of_mean(products, client_weights)
         client_norm = float(norms(products).max())
+        # Algorithm 1: the two sides of least similarity, for the test whether they are separable.
         cosines = cosine(products)
         number_of_parameters = state.tree.parameters or len(mean_update)
         return GroupUpdates(
@@ -557,6 +560,7 @@ class CFL:
                     key="gamma_bound",
                 )
             )
+        # No side may be smaller than is asked for.
         if self.min_cluster_size > 1:
             criteria.append(
                 Criterion(
@@ -583,10 +587,10 @@ class CFL:
         if self.gamma_max is None and measured_gamma(group.replies) is None:
             # All members of such a group were asked for halves.
             if group.leaf.ask_all:
-                reason = (
+                missing_halves = (
                     "gamma_max cannot be measured: fewer than two members sent updates of halves"
                 )
-                return Decision(KeepWhole(), norm_criteria, reason)
+                return Decision(KeepWhole(), norm_criteria, missing_halves)
             return Decision(AskAll(), norm_criteria, "gamma_max is measured next, from halves")
         # The group splits where Algorithm 1 cuts it, if the sides can be told apart.
         criteria = (*norm_criteria, *self.cut_criteria(group))
@@ -601,6 +605,7 @@ class CFL:
 
     def _otherwise(self, group: GroupUpdates) -> str:
         """What would have happened to a group that is kept, had it met the criteria."""
+        # The steps that come before a split, in their order: the first that is missing.
         if not (group.complete and group.has_quorum(self.quorum)):
             return (
                 "all members would have been asked in the next round, and it could then have split"
@@ -828,6 +833,7 @@ class GroupUpdates:
         """What a split's note adds where the error of the sketches may have changed the sides; else empty."""
         if self.sketched is None:
             return ""
+        # The sides are safe if they would stay the same with every cosine off by its error.
         cosine_error = sketch_error(self.sketched, len(self.clients))
         if bipartition_margin(self.cosines) > 2 * cosine_error:
             return ""
@@ -838,7 +844,8 @@ class GroupUpdates:
         if self.sides is None:
             return ()
         return as_groups(
-            [self.clients[index] for index in side] for side in (self.sides.left, self.sides.right)
+            [self.clients[position] for position in side]
+            for side in (self.sides.left, self.sides.right)
         )
 
 
@@ -870,8 +877,8 @@ def best_on_path(state: CFLState) -> Iterator[tuple[Client, int]]:
 
 def _least_loss(client: Client, nodes: Iterable[Node]) -> tuple[float, int] | None:
     """The smallest loss of a client's that was measured at one of the nodes, and that node's id."""
-    losses = [(node.losses[client], node.id) for node in nodes if client in node.losses]
-    return min(losses, default=None)
+    measured_losses = [(node.losses[client], node.id) for node in nodes if client in node.losses]
+    return min(measured_losses, default=None)
 
 
 def without_bias(alpha_cross: float, num_clients: int) -> float:
@@ -884,9 +891,9 @@ def without_bias(alpha_cross: float, num_clients: int) -> float:
     return ((num_clients - 1) * alpha_cross + 1) / num_clients
 
 
-def _share(value: float, of: float) -> float:
+def _share(norm: float, of: float) -> float:
     """A norm as a share of another; not a number if that is zero, so that no criterion holds."""
-    return value / of if of else math.nan
+    return norm / of if of else math.nan
 
 
 def _losses(leaf: Leaf, replies: Replies) -> dict[Client, float]:
@@ -894,7 +901,8 @@ def _losses(leaf: Leaf, replies: Replies) -> dict[Client, float]:
     new_losses = {
         client: losses[0] for client, losses in zip(replies.clients, replies.losses, strict=True)
     }
-    if any(np.isnan(loss) for loss in new_losses.values()):
+    # A loss is not a number where a client has no validation data.
+    if any(np.isnan(new_loss) for new_loss in new_losses.values()):
         raise SettingError(
             "CFL.fallback true needs validation data of every client, and this scenario has none for some"
         )

@@ -111,19 +111,27 @@ class FedBABU(OneModel[FedBABUState]):
             raise SettingError(
                 f"FedBABU.tune must be full or head if FedBABU.head is all {self.head} layers, got body"
             )
+        # The layers are in the order of the forward pass: the last ones are the head.
         body_length = len(layers) - self.head
-        body = layers[:body_length]
-        head = layers[body_length:]
-        still = tuple(federation.columns[layer] for layer in head)
+        body_layers = layers[:body_length]
+        head_layers = layers[body_length:]
+        head_columns = tuple(federation.columns[layer] for layer in head_layers)
         return FedBABUState(
-            clients=federation.clients, model=federation.draw(0), body=body, head=head, still=still
+            clients=federation.clients,
+            model=federation.draw(0),
+            body=body_layers,
+            head=head_layers,
+            still=head_columns,
         )
 
     def plan(self, state: FedBABUState, cohort: Cohort) -> Plan:
-        tuned = {"full": (), "head": state.head, "body": state.body}[self.tune]
+        # After the round, each client fine-tunes the shared model that it was offered; the result stays
+        # with it.
+        tuned_layers = {"full": (), "head": state.head, "body": state.body}[self.tune]
         personal = None
         if self.tune_epochs:
-            personal = Personal(start="offered", epochs=self.tune_epochs, layers=tuned)
+            personal = Personal(start="offered", epochs=self.tune_epochs, layers=tuned_layers)
+        # In the round itself, clients train the body alone.
         task = Task(
             offered=(0,),
             stages=(Stage(layers=state.body),) if state.head else (),
@@ -134,12 +142,13 @@ class FedBABU(OneModel[FedBABUState]):
     def step(self, state: FedBABUState, replies: Replies) -> FedBABUState:
         if not replies.clients:
             return state
+        # FedAvg of the body; the head keeps its first values.
         return replace(state, model=state.model + _without(replies.mean_updates[0], state.still))
 
 
-def _without(update: torch.Tensor, still: Sequence[tuple[int, int]]) -> torch.Tensor:
+def _without(update: torch.Tensor, head_columns: Sequence[tuple[int, int]]) -> torch.Tensor:
     """The update ``(d,)`` with zeros in some columns, where noise or a hostile client may have put something else."""
     body_update = update.clone()
-    for start, stop in still:
+    for start, stop in head_columns:
         body_update[start:stop] = 0.0
     return body_update

@@ -115,6 +115,7 @@ class FedFA:
             client: accuracy for client, accuracy in accuracies.items() if not 0 <= accuracy <= 1
         }
         notes = _left_out(invalid)
+        # Nobody is left. If that is most of the federation, the metric is no accuracy.
         if len(invalid) == len(accuracies):
             if len(invalid) > len(state.clients) / 2:
                 raise _no_accuracy(invalid)
@@ -169,12 +170,15 @@ def _no_accuracy(invalid: Mapping[Client, float]) -> SettingError:
 
 def fair_weights(replies: Replies) -> np.ndarray:
     """Return the weights p_n ``(n,)`` of the clients that answered, from their accuracies, 0 to 1; they sum to one."""
+    # -log2(Acc_n): the less accurate the model is for a client, the more the client counts.
     information = []
     for accuracy in _accuracies(replies).values():
         information.append(0.0 - math.log2(max(accuracy, MIN_ACCURACY)))
-    total = float(np.sum(information))
+    total_information = float(np.sum(information))
     # If every client is always right, the weights are those of FedAvg.
-    return np.array(information) / total if total > 0 else weights(replies, "data")
+    if total_information <= 0:
+        return weights(replies, "data")
+    return np.array(information) / total_information
 
 
 def _left_out(invalid: Mapping[Client, float]) -> tuple[Note, ...]:
@@ -183,23 +187,27 @@ def _left_out(invalid: Mapping[Client, float]) -> tuple[Note, ...]:
         return ()
     examples = list(invalid.items())[:MAX_NAMED_CLIENTS]
     measured = ", ".join(f"client {client} ({accuracy:.3g})" for client, accuracy in examples)
-    text = f"left out, as their training accuracy is not 0 to 1: {measured}"
+    description = f"left out, as their training accuracy is not 0 to 1: {measured}"
     if len(invalid) > len(examples):
-        text += ", ..."
-    return (Note(kind="keep", effect="keeps", clients=tuple(invalid), text=text),)
+        description += ", ..."
+    return (Note(kind="keep", effect="keeps", clients=tuple(invalid), text=description),)
 
 
 def _limited(clients: Sequence[Client], fair_shares: np.ndarray, shares: np.ndarray) -> Note:
     """Describe whose weights were limited, from the weights ``(n,)`` before and after."""
+    # The note names the client whose weight was the greatest.
     limited = {}
-    for client, before, after in zip(clients, fair_shares, shares, strict=True):
-        if after < before:
-            limited[client] = (before, after)
-    worst = max(limited, key=lambda client: limited[client][0])
-    before, after = limited[worst]
+    for client, share_before, share_after in zip(clients, fair_shares, shares, strict=True):
+        if share_after < share_before:
+            limited[client] = (share_before, share_after)
+    worst_client = max(limited, key=lambda client: limited[client][0])
+    share_before, share_after = limited[worst_client]
     more_text = f", and of {len(limited) - 1} more" if len(limited) > 1 else ""
-    text = f"the weight of client {worst}{more_text} is limited to {after:.3g}, from {before:.3g} (robust.share)"
-    return Note(kind="bound", effect="limits", clients=tuple(limited), text=text)
+    description = (
+        f"the weight of client {worst_client}{more_text} is limited to {share_after:.3g}, "
+        f"from {share_before:.3g} (robust.share)"
+    )
+    return Note(kind="bound", effect="limits", clients=tuple(limited), text=description)
 
 
 def _note(replies: Replies, shares: np.ndarray) -> Note:
@@ -208,14 +216,15 @@ def _note(replies: Replies, shares: np.ndarray) -> Note:
     share_of_client = dict(zip(replies.clients, shares.tolist(), strict=True))
     worst = min(accuracies, key=accuracies.__getitem__)
     best = max(accuracies, key=accuracies.__getitem__)
-    text = (
-        f"training accuracy from {accuracies[worst]:.3g} (client {worst}, weight {share_of_client[worst]:.3g}) "
+    description = (
+        f"training accuracy from {accuracies[worst]:.3g} "
+        f"(client {worst}, weight {share_of_client[worst]:.3g}) "
         f"to {accuracies[best]:.3g} (client {best}, weight {share_of_client[best]:.3g})"
     )
     return Note(
         kind="keep",
         effect="keeps",
         clients=replies.clients,
-        text=text,
+        text=description,
         values={"accuracy": accuracies, "weight": share_of_client},
     )

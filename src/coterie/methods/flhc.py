@@ -155,8 +155,8 @@ class FLHC:
                 f"FLHC.groups must be at most the {len(federation.clients)} clients, got {self.groups}"
             )
         # A sketch preserves inner products, not L1 distances.
-        sketch = None if self.metric == "l1" else self.sketch or self.edge_sketch
-        tree = root(federation.clients, federation.parameters.stop, sketch)
+        sketch_size = None if self.metric == "l1" else self.sketch or self.edge_sketch
+        tree = root(federation.clients, federation.parameters.stop, sketch_size)
         return FLHCState(round=0, tree=tree, leaves=(0,), models=federation.draw(0)[None])
 
     def _clusters_now(self, state: FLHCState) -> bool:
@@ -173,12 +173,12 @@ class FLHC:
             )
         # A round of FedAvg in each group.
         row_of_client = {}
-        for row, group in enumerate(state.groups):
+        for group_row, group in enumerate(state.groups):
             if group:
-                row_of_client.update(dict.fromkeys(cohort.sample(group, self.fraction), row))
+                row_of_client.update(dict.fromkeys(cohort.sample(group, self.fraction), group_row))
         # Only walkers need single updates; the groups need their means.
-        need: dict[str, Any] = self._needs_rows(state) if state.walkers else {"need": "mean"}
-        plan = train_from(state.models, row_of_client, **need)
+        plan_needs: dict[str, Any] = self._needs_rows(state) if state.walkers else {"need": "mean"}
+        plan = train_from(state.models, row_of_client, **plan_needs)
         # Late clients train from the models on their way through the tree.
         walker_models, walker_tasks = _cluster_tree.tasks(
             state.tree, state.walkers, cohort.present, len(state.models)
@@ -190,6 +190,7 @@ class FLHC:
 
     def _needs_rows(self, state: FLHCState) -> dict[str, Any]:
         """Arguments of a plan that collects updates, or their sketches."""
+        # A sketch is made of the parameters alone: running statistics are not compared.
         if self.sketch is None:
             return {"need": "rows"}
         return {"need": "rows", "sketch": self.sketch, "columns": slice(0, state.tree.parameters)}
@@ -212,8 +213,10 @@ class FLHC:
 
     def _warmup_note(self, state: FLHCState) -> Note:
         """Say in the first round when the clients will be clustered, for runs that end before."""
-        text = f"not clustered yet: this is done after round {self.warmup} (warmup)"
-        return Note(kind="keep", effect="keeps", clients=state.tree.nodes[0].clients, text=text)
+        description = f"not clustered yet: this is done after round {self.warmup} (warmup)"
+        return Note(
+            kind="keep", effect="keeps", clients=state.tree.nodes[0].clients, text=description
+        )
 
     def _place(self, state: FLHCState, replies: Replies) -> FLHCState:
         """Place the walkers that answered in a group, or in new groups."""
@@ -253,8 +256,8 @@ class FLHC:
         num_parameters = state.tree.parameters or state.models.shape[1]
         if self.sketch is not None and self.sketch < num_parameters:
             doubt_text = self._doubt(distances, labels, merges, self.sketch)
-            unsure = f", unsure: {doubt_text}" if doubt_text else ""
-            note = replace(note, text=f"{note.text}; in sketches{unsure}")
+            unsure_text = f", unsure: {doubt_text}" if doubt_text else ""
+            note = replace(note, text=f"{note.text}; in sketches{unsure_text}")
         similarity = {"all": torch.from_numpy(distances).float()}
         note = replace(note, heard=replies.clients, similarity=similarity)
         # Every cluster starts from the global model.
@@ -275,6 +278,7 @@ class FLHC:
 
     def _labels(self, distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(label of each reply, the merges)."""
+        # The clusters are those below the threshold, or as many as asked for.
         merges = dendrogram(distances, self.linkage)
         num_groups = None if self.groups is None else min(self.groups, len(distances))
         return cut_dendrogram(merges, threshold=self.threshold, groups=num_groups), merges
@@ -298,18 +302,18 @@ class FLHC:
         """Describe the cut; the last merge made and the next merge, which was not made, show how clear it is."""
         # How far the threshold is from the last merge made, and from the next one.
         merge_numbers = merges_at_cut(np.sort(heights), len(groups))
-        text = (
+        description = (
             f"{self.linkage} linkage of {self.metric} distances after {state.round} rounds, "
             f"{cut_rule_in_words(self.threshold, self.groups)}: "
             f"distance {cut_in_words(merge_numbers, len(groups))}"
         )
         if late_clients:
-            text += f"; {len(late_clients)} silent clients are placed when they answer"
+            description += f"; {len(late_clients)} silent clients are placed when they answer"
         return Note(
             kind="cluster" if len(groups) > 1 else "keep",
             effect="divides" if len(groups) > 1 else "keeps",
             clients=state.tree.nodes[0].clients,
-            text=text,
+            text=description,
             parts=groups,
             numbers={"groups": float(len(groups)), "node": 0.0, "first_part": 1.0, **merge_numbers},
             criteria=self._criteria(merge_numbers),
@@ -318,22 +322,23 @@ class FLHC:
 
     def _criteria(self, merge_numbers: Mapping[str, float]) -> tuple[Criterion, ...]:
         """The comparisons with the threshold that decided the cut."""
+        # A number of groups is no threshold that a merge could be above or below.
         if self.threshold is None:
             return ()
-        tests: Mapping[str, tuple[Sign, str]] = {
+        comparisons: Mapping[str, tuple[Sign, str]] = {
             "last_merge": ("<", "two groups merged"),
             "next_merge": (">=", "no merge"),
         }
         criteria = []
-        for key, (sign, meaning) in tests.items():
-            if key in merge_numbers:
+        for merge_name, (sign, meaning) in comparisons.items():
+            if merge_name in merge_numbers:
                 criterion = Criterion(
-                    f"distance of the {key.replace('_', ' ')}",
-                    merge_numbers[key],
+                    f"distance of the {merge_name.replace('_', ' ')}",
+                    merge_numbers[merge_name],
                     sign,
                     self.threshold,
                     "threshold",
-                    key=key,
+                    key=merge_name,
                     met=meaning,
                 )
                 criteria.append(criterion)
@@ -344,22 +349,22 @@ class FLHC:
         filled_groups = [group for group in state.groups if group]
         groups = as_groups([*filled_groups, *_cluster_tree.waiting(state.walkers)])
         row_of_client: dict[Client, int] = {}
-        for row, group in enumerate(state.groups):
-            row_of_client.update(dict.fromkeys(group, row))
+        for group_row, group in enumerate(state.groups):
+            row_of_client.update(dict.fromkeys(group, group_row))
         root_model = state.tree.nodes[0].model
         if root_model is None or (len(state.leaves) == 1 and not state.walkers):
             return Assignment(models=state.models, row=row_of_client, groups=groups)
         # The root's model comes last; it serves walkers, and is on the path of all clients.
         root_row = len(state.models)
         row_of_client.update(dict.fromkeys(state.walkers, root_row))
-        paths = {}
-        for client, row in row_of_client.items():
-            paths[client] = (root_row,) if row == root_row else (root_row, row)
+        path_rows = {}
+        for client, group_row in row_of_client.items():
+            path_rows[client] = (root_row,) if group_row == root_row else (root_row, group_row)
         return Assignment(
             models=torch.cat([state.models, root_model[None]]),
             row=row_of_client,
             groups=groups,
-            path=paths,
+            path=path_rows,
         )
 
     def admit(self, state: FLHCState, clients: tuple[Client, ...]) -> FLHCState:

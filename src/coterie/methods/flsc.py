@@ -84,7 +84,7 @@ class FLSC(Choosing):
     def _random_choice(self, client: Client, cohort: Cohort) -> Choice:
         """The first n_s of the models in a random order."""
         rng = numpy_generator(cohort.seed, Purpose.CHOICE, cohort.exchange, client)
-        return tuple(int(row) for row in rng.permutation(self.models)[: self.overlap])
+        return tuple(int(model_row) for model_row in rng.permutation(self.models)[: self.overlap])
 
     def aggregate(self, models: torch.Tensor, replies: Replies) -> torch.Tensor:
         """Return the models ``(k, d)`` after a round: ``θ_j <- Σ N_i w_i / Σ N_i`` over i with j in J_i.
@@ -128,6 +128,6 @@ class FLSC(Choosing):
 def _membership(chosen: tuple[Choice, ...], num_models: int) -> np.ndarray:
     """``(n, k)``: 1 where a client chose a model, else 0."""
     membership = np.zeros((len(chosen), num_models))
-    for index, rows in enumerate(chosen):
-        membership[index, list(rows)] = 1.0
+    for position, rows in enumerate(chosen):
+        membership[position, list(rows)] = 1.0
     return membership

@@ -281,11 +281,13 @@ class HCCT:
         # The one partition of `one_shot` is among all clients, so all are asked for it.
         fraction = 1.0 if self.one_shot and not state.partitioned else self.fraction
         tasks = {}
-        for row, group in enumerate(state.next):
+        for group_row, group in enumerate(state.next):
             # A first update is compared with those of the first epoch, so it needs that epoch's
             # learning rate.
             is_first_update = first_time_clients.issuperset(group)
-            group_task = replace(task, offered=(row,), lr_round=0 if is_first_update else None)
+            group_task = replace(
+                task, offered=(group_row,), lr_round=0 if is_first_update else None
+            )
             tasks.update(dict.fromkeys(cohort.sample(group, fraction), group_task))
         models = starts(state)
         # HCCT-E measures the variance of every layer before it chooses one, so it needs whole updates.
@@ -383,9 +385,11 @@ class HCCT:
         if not self.chooses_layer(state) or len(replies.clients) < 2:
             return state, ()
         layer_ratios = relative_variances if self.layer == "robust" else paper_code_ratios
-        ratios = layer_ratios(replies.all_updates, state.layers)
-        note = layer_note(state.clients, ratios, self.layer)
-        return replace(state, layer=max(ratios, key=lambda layer: ratios[layer])), (note,)
+        ratio_of_layer = layer_ratios(replies.all_updates, state.layers)
+        note = layer_note(state.clients, ratio_of_layer, self.layer)
+        return replace(state, layer=max(ratio_of_layer, key=lambda layer: ratio_of_layer[layer])), (
+            note,
+        )
 
     def _remembered_firsts(self, state: HCCTState) -> tuple[Client, ...]:
         """The clients whose next update will be remembered as their first."""
@@ -450,12 +454,12 @@ class HCCT:
         """
         match self.scale:
             case "per-client":
-                unit = sizes
+                size_unit = sizes
             case "mean-size":
-                unit = np.ones(len(sizes)) * np.mean(list(known_sizes))
+                size_unit = np.ones(len(sizes)) * np.mean(list(known_sizes))
             case _:
-                unit = np.ones(len(sizes))
-        return np.asarray(self.tradeoff * unit)
+                size_unit = np.ones(len(sizes))
+        return np.asarray(self.tradeoff * size_unit)
 
     def regroup(
         self, state: HCCTState, comparison: EpochComparison, notes: tuple[Note, ...]
@@ -575,9 +579,9 @@ def _start(state: HCCTState, group: tuple[Client, ...]) -> torch.Tensor:
     # Each model counts by the data of the members that have it (Algorithm 1).
     examples_of_row: dict[int, int] = {}
     for client in group:
-        row = state.row[client]
-        examples_of_row[row] = examples_of_row.get(row, 0) + state.sizes.get(client, 0)
-    weights = {row: examples for row, examples in examples_of_row.items() if examples}
+        model_row = state.row[client]
+        examples_of_row[model_row] = examples_of_row.get(model_row, 0) + state.sizes.get(client, 0)
+    weights = {model_row: examples for model_row, examples in examples_of_row.items() if examples}
     # Sizes are known from replies. Before the first one, all models count equally.
     if not weights:
         weights = dict.fromkeys(examples_of_row, 1)
@@ -593,11 +597,11 @@ def beginners(state: HCCTState) -> tuple[Client, ...]:
     has_first_model: dict[int, bool] = {}
     beginning = []
     for client in candidates:
-        row = state.row[client]
+        model_row = state.row[client]
         # Many clients may have one model, which is compared once.
-        if row not in has_first_model:
-            has_first_model[row] = torch.equal(state.models[row], state.first)
-        if has_first_model[row]:
+        if model_row not in has_first_model:
+            has_first_model[model_row] = torch.equal(state.models[model_row], state.first)
+        if has_first_model[model_row]:
             beginning.append(client)
     return tuple(beginning)
 
@@ -612,8 +616,8 @@ def trained(state: HCCTState, replies: Replies) -> HCCTState:
     # Equation 6: the group's first model plus its mean update. All members have the result.
     moved_groups = np.flatnonzero(reply_counts)
     row_of_client: dict[Client, int] = {}
-    for row, group_number in enumerate(moved_groups):
-        row_of_client.update(dict.fromkeys(state.next[group_number], row))
+    for group_row, group_number in enumerate(moved_groups):
+        row_of_client.update(dict.fromkeys(state.next[group_number], group_row))
     moved_models = (starts(state) + mean_updates)[moved_groups]
     # Clients of the other groups keep the models that they have, in the rows below.
     unmoved_clients = without(state.clients, row_of_client)

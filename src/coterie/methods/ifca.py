@@ -77,7 +77,7 @@ class IFCA(Choosing):
             return models + replies.mean_updates
         # Option I, gradient averaging. mean_updates[j] is the mean gradient of the clients that
         # chose j; times their share of all participants, it is the paper's sum divided by |M_t|.
-        chosen_rows = [row for (row,) in replies.chosen]
+        chosen_rows = [chosen_row for (chosen_row,) in replies.chosen]
         client_shares = weights(replies, self.weighting)
         row_shares = np.bincount(chosen_rows, client_shares, minlength=len(models))
         participant_shares = torch.as_tensor(row_shares, dtype=models.dtype)[:, None]
@@ -87,4 +87,4 @@ class IFCA(Choosing):
         self, models: torch.Tensor, choices: Mapping[Client, Choice]
     ) -> tuple[torch.Tensor, dict[Client, int]]:
         """Return the models, and client -> the row of its choice."""
-        return models, {client: row for client, (row,) in choices.items()}
+        return models, {client: chosen_row for client, (chosen_row,) in choices.items()}

@@ -102,6 +102,7 @@ class KNNPer(OneModel[KNNPerState]):
         )
 
     def init(self, federation: Federation) -> KNNPerState:
+        # Neighbours are found by the input of the last layer, and vote for a class.
         layer = tuple(federation.columns)[-1]
         if not federation.labels:
             raise SettingError(
@@ -114,6 +115,7 @@ class KNNPer(OneModel[KNNPerState]):
         return KNNPerState(clients=federation.clients, model=federation.draw(0), layer=layer)
 
     def plan(self, state: KNNPerState, cohort: Cohort) -> Plan:
+        # The shared model is trained as in FedAvg. Neighbours come in only when a client predicts.
         task = Task(offered=(0,), holdout=Holdout(share=self._held))
         return self.asking(state, cohort, task)
 
@@ -125,8 +127,10 @@ class KNNPer(OneModel[KNNPerState]):
         return self.holdout if self.weight is None else 0.0
 
     def _neighbours(self, layer: str) -> Neighbours | None:
-        if self.weight == 0:  # the model alone
+        # Without a weight for neighbours, the model predicts alone.
+        if self.weight == 0:
             return None
+        # A client chooses λ on its held-out examples, unless one is set.
         weights = GRID if self.weight is None else (self.weight,)
         return Neighbours(
             layer=layer, k=self.neighbours, scale=self.scale, weights=weights, holdout=self._held

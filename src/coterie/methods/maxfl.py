@@ -212,8 +212,10 @@ class MAXFL:
 
     def retire(self, state: MAXFLState, clients: tuple[Client, ...]) -> MAXFLState:
         """Remove clients; their ŵ_n or ρ_n are kept, so that on return they need not train alone again."""
-        apart, own = rows_without(state.apart, state.own, clients)
-        return replace(state, clients=without(state.clients, clients), apart=apart, own=own)
+        apart_clients, apart_models = rows_without(state.apart, state.own, clients)
+        return replace(
+            state, clients=without(state.clients, clients), apart=apart_clients, own=apart_models
+        )
 
     # -- a client's task in an exchange
     # ---------------------------------------------------------------------------------
@@ -255,24 +257,24 @@ class MAXFL:
         bars = dict(state.bars)
         for client, losses in zip(bar_replies.clients, bar_replies.losses, strict=True):
             bars[client] = losses[-1]
-        alone, prior_models = rows_without(state.alone, state.prior, bar_replies.clients)
+        alone_clients, prior_models = rows_without(state.alone, state.prior, bar_replies.clients)
         # ŵ_n is trained from the first model.
         alone_replies = replies.of(_clients_of_parts(part_of_client, "alone"))
         if alone_replies.clients:
-            alone = (*alone, *alone_replies.clients)
+            alone_clients = (*alone_clients, *alone_replies.clients)
             prior_models = torch.cat([prior_models, state.first + alone_replies.all_updates])
-        return replace(state, bars=bars, alone=alone, prior=prior_models)
+        return replace(state, bars=bars, alone=alone_clients, prior=prior_models)
 
     # -- distance and local-loss: some clients take part, the others train alone
     # ----------------------------------------
 
     def _decide(self, state: MAXFLState, replies: Replies) -> MAXFLState:
         """Choose the participants by their losses with w, and the model that they start from."""
-        losses = _first_losses(replies)
-        bars = {client: self._bar(state, client) for client in losses}
+        global_losses = _first_losses(replies)
+        bars = {client: self._bar(state, client) for client in global_losses}
         # F_n(w) < ‖ŵ_n - w‖², or F_n(w) < ρ_n.
-        joining = tuple(client for client in losses if losses[client] < bars[client])
-        resting = without(tuple(losses), joining)
+        joining = tuple(client for client in global_losses if global_losses[client] < bars[client])
+        resting = without(tuple(global_losses), joining)
         # The participants start from the data-weighted mean of their current models: w plus the
         # mean difference of these from w.
         start_model = state.model
@@ -280,7 +282,7 @@ class MAXFL:
             differences = _current_models(state, joining) - state.model
             data_weights = weights(replies.of(joining), "data")
             start_model = start_model + replies.averaging.of(differences, data_weights)
-        notes = (self._note(losses, bars, joining, resting),) if losses else ()
+        notes = (self._note(global_losses, bars, joining, resting),) if global_losses else ()
         return replace(state, start=start_model, joins=joining, rests=resting, notes=notes)
 
     def _bar(self, state: MAXFLState, client: Client) -> float:
@@ -314,16 +316,16 @@ class MAXFL:
         rest_replies = replies.of(state.rests)
         join_replies = replies.of(set(replies.clients) - set(state.rests))
         # Clients that rest keep the models that they have trained.
-        apart, apart_models = rows_without(state.apart, state.own, replies.clients)
+        apart_clients, apart_models = rows_without(state.apart, state.own, replies.clients)
         if rest_replies.clients:
             trained_models = _current_models(state, rest_replies.clients) + rest_replies.all_updates
-            apart = (*apart, *rest_replies.clients)
+            apart_clients = (*apart_clients, *rest_replies.clients)
             apart_models = torch.cat([apart_models, trained_models])
         # The models of the others are averaged, as in FedAvg, and these clients have w again.
         global_model = state.model
         if join_replies.clients:
             global_model = state.start + join_replies.mean(weights(join_replies, "data"))
-        return replace(state, model=global_model, apart=apart, own=apart_models)
+        return replace(state, model=global_model, apart=apart_clients, own=apart_models)
 
     # -- cho: all clients take part, with weights
     # -----------------------------------------------------------------------
@@ -332,33 +334,33 @@ class MAXFL:
         """A round of cho: w moves by the mean of all updates, weighted by how much each client may be won over."""
         if not replies.clients:
             return state
-        losses = _first_losses(replies)
-        bars = {client: state.bars[client] for client in losses}
+        global_losses = _first_losses(replies)
+        bars = {client: state.bars[client] for client in global_losses}
         # w <- w + η_g Σ q_n Δ_n / (Σ q_n + ε), with the weights q_n = σ(z_n)(1 - σ(z_n)).
-        appeals = appeal(np.array([*losses.values()]) - np.array([*bars.values()]))
+        appeals = appeal(np.array([*global_losses.values()]) - np.array([*bars.values()]))
         mean_update = replies.mean(appeals / (appeals.sum() + self.epsilon))
         # The step size not for BatchNorm's statistics: a long step could make a variance negative.
         mean_update[: state.parameters] *= self.server_lr
-        num_better = sum(losses[client] < bars[client] for client in losses)
+        num_better = sum(global_losses[client] < bars[client] for client in global_losses)
         note = Note(
             kind="keep",
             effect="keeps",
             clients=replies.clients,
             text=(
-                f"the global model is better than their own for {num_better} of {len(losses)} clients; "
+                f"the global model is better than their own for {num_better} of {len(global_losses)} clients; "
                 f"weights sum to {appeals.sum():.3g}"
             ),
             values={
-                "loss": losses,
+                "loss": global_losses,
                 "own_loss": bars,
-                "weight": dict(zip(losses, appeals.tolist(), strict=True)),
+                "weight": dict(zip(global_losses, appeals.tolist(), strict=True)),
             },
         )
         return replace(state, model=state.model + mean_update, notes=(note,))
 
     def _note(
         self,
-        losses: Mapping[Client, float],
+        global_losses: Mapping[Client, float],
         bars: Mapping[Client, float],
         joining: tuple[Client, ...],
         resting: tuple[Client, ...],
@@ -368,18 +370,18 @@ class MAXFL:
         if self.rule == "distance":
             bar_text = "the squared distance to their own"
         description = (
-            f"{len(joining)} of {len(losses)} clients take part: "
+            f"{len(joining)} of {len(global_losses)} clients take part: "
             f"the global model's training loss is below {bar_text}"
         )
         parts = _groups(joining, resting)
-        model_of_client = {**dict.fromkeys(losses, 1.0), **dict.fromkeys(joining, 0.0)}
+        model_of_client = {**dict.fromkeys(global_losses, 1.0), **dict.fromkeys(joining, 0.0)}
         return Note(
             kind="cluster" if len(parts) > 1 else "keep",
             effect="divides" if len(parts) > 1 else "keeps",
-            clients=tuple(losses),
+            clients=tuple(global_losses),
             text=description,
             parts=parts,
-            values={"loss": losses, "bar": bars, "model": model_of_client},
+            values={"loss": global_losses, "bar": bars, "model": model_of_client},
         )
 
 
@@ -403,10 +405,10 @@ def _clients_of_parts(
     return tuple(client for client, part in part_of_client.items() if part in parts)
 
 
-def _groups(sharing: tuple[Client, ...], apart: tuple[Client, ...]) -> Groups:
+def _groups(sharing_clients: tuple[Client, ...], apart_clients: tuple[Client, ...]) -> Groups:
     """One group of the clients that share the global model, and each of the others alone."""
-    single_groups = [(client,) for client in apart]
-    return as_groups([sharing, *single_groups] if sharing else single_groups)
+    single_groups = [(client,) for client in apart_clients]
+    return as_groups([sharing_clients, *single_groups] if sharing_clients else single_groups)
 
 
 def appeal(z: np.ndarray) -> np.ndarray:

@@ -483,9 +483,9 @@ class SplitHalf(Probing):
         if not probe.in_one_exchange:
             # Parts differ from the group's present model as their means differ from that of all
             # replies to the probe.
-            drift = trained_leaf.model - probe.model - self._mean(probe.replies)
+            later_drift = trained_leaf.model - probe.model - self._mean(probe.replies)
             for part in parts:
-                child_updates[part] = child_updates[part] + drift
+                child_updates[part] = child_updates[part] + later_drift
         # In the tree, the children are below the node from whose model the clients trained.
         tree, children = _cluster_tree.split(
             new_state.tree,
@@ -864,13 +864,13 @@ def _offer_note(
         ),
     )
     is_new = node_after == len(state.tree.nodes)
-    begins = ", which begins with the first draw" if is_new else ""
-    moves = f"moves from node {node_before} to node {node_after}{begins}"
+    begins_text = ", which begins with the first draw" if is_new else ""
+    moves_text = f"moves from node {node_before} to node {node_after}{begins_text}"
     return Note(
         kind="move",
         effect="moves",
         clients=(client,),
-        text=f"client {client}, whose loss rose, {moves}: {tested(criteria)}",
+        text=f"client {client}, whose loss rose, {moves_text}: {tested(criteria)}",
         criteria=criteria,
         labels={"at": node_before, "node": node_after},
     )

@@ -158,10 +158,11 @@ class Tuned:
                 tasks[client] = self.tuned(task, training_share)
             else:
                 tasks[client] = self._held_out(task)
-        parts = {
-            name: self._with_personal(part, training_share) for name, part in plan.parts.items()
+        personal_parts = {
+            part_name: self._with_personal(part_plan, training_share)
+            for part_name, part_plan in plan.parts.items()
         }
-        return replace(plan, tasks=tasks, parts=parts)
+        return replace(plan, tasks=tasks, parts=personal_parts)
 
     def tuned(self, task: Task, training_share: float = 1.0) -> Task:
         """A task that makes a personal model, unless it trains no model or layers stay at the client.
@@ -186,12 +187,12 @@ class Tuned:
     def step(self, state: TunedState, replies: Replies) -> TunedState:
         # The method takes the replies as it would without personal models.
         inner_state = self.method.step(state.inner, replies)
-        served = self.method.assignment(inner_state)
-        served_part = served.part
+        inner_assignment = self.method.assignment(inner_state)
+        served_part = inner_assignment.part
         # How many clients train in a round decides how personal models start.
         training_share = state.share
         if replies.ends_round:
-            answered = min(len(replies.clients) / max(len(served.row), 1), 1.0)
+            answered = min(len(replies.clients) / max(len(inner_assignment.row), 1), 1.0)
             training_share = (training_share + answered) / 2
         gains = dict(state.gains)
         tuned_parts = set(state.tuned)
@@ -205,9 +206,14 @@ class Tuned:
             for part_name, is_personal in held_out.models:
                 if is_personal:
                     tuned_parts.add(part_name)
-        tuned = tuple(sorted(tuned_parts))
+        sorted_parts = tuple(sorted(tuned_parts))
         new_state = replace(
-            state, inner=inner_state, gains=gains, tuned=tuned, share=training_share, notes=()
+            state,
+            inner=inner_state,
+            gains=gains,
+            tuned=sorted_parts,
+            share=training_share,
+            notes=(),
         )
         if not any_report:
             return new_state
@@ -215,19 +221,19 @@ class Tuned:
 
     def _chosen(self, state: TunedState, limited: bool) -> TunedState:
         """Decide for each client by which model it is served; ``limited``: as some clients may be hostile."""
-        served: set[Client] = set()
+        grouped_clients: set[Client] = set()
         expected: dict[Client, float] = {}
         limited_clients: set[Client] = set()
         # Each group decides together, unless the gains of its clients differ.
         for group in self.method.assignment(state.inner).groups:
-            served.update(group)
+            grouped_clients.update(group)
             group_expected, limited_in_group = _shrunk_within_fences(state.gains, group, limited)
             expected.update(group_expected)
             limited_clients.update(limited_in_group)
         # A client is served by its own model if that is expected to lower its loss.
         personal = tuple(sorted(client for client, gain in expected.items() if gain < 0))
         notes = []
-        if set(personal) != set(state.own) & served:
+        if set(personal) != set(state.own) & grouped_clients:
             notes.append(_note(expected, personal, set(state.own)))
         if limited_clients:
             notes.append(fence_note(limited_clients))
@@ -285,9 +291,9 @@ def _reporting(gains: Mapping[Client, Gain], group: Iterable[Client]) -> list[Cl
     return [client for client in group if client in gains and not np.isnan(gains[client]).any()]
 
 
-def _spreads(variances: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def _spreads(variances: np.ndarray, example_counts: np.ndarray) -> np.ndarray:
     """The variances of a single example ``(n,)``; 0 for a client with one example, whose variance is not known."""
-    return np.where(counts > 1, variances, 0.0) * counts
+    return np.where(example_counts > 1, variances, 0.0) * example_counts
 
 
 def shrunk(
@@ -321,43 +327,45 @@ def _shrunk_within_fences(
     if not reporting:
         return {}, set()
     client_count = len(reporting)
-    means, variances, counts = np.array([gains[client] for client in reporting]).T
+    mean_gains, variances, example_counts = np.array([gains[client] for client in reporting]).T
     # In the mean of all, one hostile client decides nothing for the others.
-    limited_means = means
+    limited_means = mean_gains
     limited_clients: set[Client] = set()
     if limited:
-        reports = (means, _spreads(variances, counts))
+        reports = (mean_gains, _spreads(variances, example_counts))
         within_fences = fenced_reports(*reports)
         limited_means, _ = within_fences
         limited_clients = clients_limited(reporting, reports, within_fences)
-    common_mean = float(counts @ limited_means / counts.sum())
+    common_mean = float(example_counts @ limited_means / example_counts.sum())
     # The noise of single examples is estimated over the whole group, because one client has too few
     # examples for it.
-    degrees = float((counts - 1).sum())
+    degrees = float((example_counts - 1).sum())
     if not degrees:
         return {}, limited_clients
     example_variance = float(
-        (counts * (counts - 1)) @ np.where(counts > 1, variances, 0.0) / degrees
+        (example_counts * (example_counts - 1))
+        @ np.where(example_counts > 1, variances, 0.0)
+        / degrees
     )
     # Cochran's test: whether the clients' means differ by more than noise explains.
-    excess = float(counts @ (means - common_mean) ** 2)
+    excess = float(example_counts @ (mean_gains - common_mean) ** 2)
     # Rounding alone may give a single client an excess.
     clients_differ = client_count > 1 and excess > 0
     if clients_differ and example_variance:
         p_value = scipy.special.chdtrc(client_count - 1, excess / example_variance)
         clients_differ = p_value < MAX_P_TO_DIFFER
     # The variance between clients, by the method of moments (DerSimonian and Laird).
-    scale = float(counts.sum() - (counts**2).sum() / counts.sum())
+    moment_scale = float(example_counts.sum() - (example_counts**2).sum() / example_counts.sum())
     client_variance = 0.0
     if clients_differ:
-        client_variance = max(excess - (client_count - 1) * example_variance, 0.0) / scale
+        client_variance = max(excess - (client_count - 1) * example_variance, 0.0) / moment_scale
     if not client_variance:
         return dict.fromkeys(reporting, common_mean), limited_clients
     # Each client's mean is shrunk to the mean of all, the more the noisier it is.
-    precisions = 1 / (example_variance / counts + client_variance)
+    precisions = 1 / (example_variance / example_counts + client_variance)
     mean_of_all = float(precisions @ limited_means / precisions.sum())
-    shares = client_variance * precisions
-    expected = shares * means + (1 - shares) * mean_of_all
+    own_mean_shares = client_variance * precisions
+    expected = own_mean_shares * mean_gains + (1 - own_mean_shares) * mean_of_all
     return dict(zip(reporting, map(float, expected), strict=True)), limited_clients
 
 

@@ -146,7 +146,7 @@ class CFLGP:
         return Needs(features=("several-tasks",), unchanged_by="rotation", fraction=self.fraction)
 
     def init(self, federation: Federation) -> CFLGPState:
-        models = torch.stack([federation.draw(row) for row in range(self.models)])
+        models = torch.stack([federation.draw(draw) for draw in range(self.models)])
         # Profiles are made from all parameters, or from those of the last layer.
         if self.layer == "last" and federation.dense:
             start, stop = federation.columns[federation.dense[-1]]
@@ -165,6 +165,7 @@ class CFLGP:
         """The model that all clients train in the next round; None if it is no clustering round."""
         if state.round % self.period or state.round >= self.until:
             return None
+        # The models take turns from one clustering round to the next.
         return state.round // self.period % self.models
 
     def plan(self, state: CFLGPState, cohort: Cohort) -> Plan:
@@ -215,15 +216,18 @@ class CFLGP:
         return replace(new_state, models=self._means(state, trained, new_state))
 
     def _means(
-        self, before: CFLGPState, trained: Sequence[tuple[Replies, torch.Tensor]], after: CFLGPState
+        self,
+        state_before: CFLGPState,
+        trained: Sequence[tuple[Replies, torch.Tensor]],
+        state_after: CFLGPState,
     ) -> torch.Tensor:
         """The models: of each group, the mean of the models that its clients trained.
 
         Args:
-            before: the state with the models from which clients trained.
+            state_before: the state with the models from which clients trained.
             trained: replies, and the models ``(n, d)`` from which their n clients trained, or the
                 one from which all did.
-            after: the state with the groups.
+            state_after: the state with the groups.
         """
         # The models that the clients trained, their numbers of examples, and the clients' groups.
         trained_parts = []
@@ -233,8 +237,8 @@ class CFLGP:
             if replies.clients:
                 trained_parts.append(start_models + replies.all_updates)
                 example_parts.append(replies.examples)
-                group_rows += after.rows_for(replies.clients)
-        models = before.models.clone()
+                group_rows += state_after.rows_for(replies.clients)
+        models = state_before.models.clone()
         if not group_rows:
             return models
         trained_models = torch.cat(trained_parts)
@@ -328,12 +332,12 @@ class CFLGP:
         )
 
 
-def clusters(profiles: torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
+def clusters(profiles: torch.Tensor, group_count: int) -> tuple[np.ndarray, np.ndarray]:
     """Find k groups of profiles by k-means in their k leading singular directions.
 
     Args:
         profiles: Shape ``(n, p)``, one row per client.
-        k: Number of groups; n if that is less.
+        group_count: Number of groups (k); n if that is less.
 
     Returns:
         The number of each client's group, shape ``(n,)``, and the leading singular values, in
@@ -344,24 +348,24 @@ def clusters(profiles: torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
         >>> labels.tolist() in ([0, 1, 0], [1, 0, 1])
         True
     """
-    k = min(k, len(profiles))
+    group_count = min(group_count, len(profiles))
     # The squares of the singular values, and the singular directions, from the Gram matrix.
     eigenvalues, eigenvectors = np.linalg.eigh(gram(profiles))
     # Clients that are all the same have one direction; the others are rounding errors.
     rounding = len(eigenvalues) * np.finfo(eigenvalues.dtype).eps * eigenvalues[-1]
     descending = np.where(eigenvalues > rounding, eigenvalues, 0.0)[::-1]
-    singular_values = np.sqrt(descending[:k])
+    singular_values = np.sqrt(descending[:group_count])
     # Each client's coordinates in the k leading directions.
-    points = eigenvectors[:, ::-1][:, :k] * singular_values
-    return k_means(points, k), singular_values
+    points = eigenvectors[:, ::-1][:, :group_count] * singular_values
+    return k_means(points, group_count), singular_values
 
 
-def k_means(points: np.ndarray, k: int) -> np.ndarray:
+def k_means(points: np.ndarray, group_count: int) -> np.ndarray:
     """Find groups by k-means, the best of ten starts.
 
     Args:
         points: Shape ``(n, p)``.
-        k: Number of groups; the number of different points if that is less.
+        group_count: Number of groups; the number of different points if that is less.
 
     Returns:
         The number of each point's group, shape ``(n,)``.
@@ -370,18 +374,20 @@ def k_means(points: np.ndarray, k: int) -> np.ndarray:
 
     # There are no more groups than different points.
     num_distinct = len(np.unique(points.round(12), axis=0))
-    clustering = KMeans(n_clusters=min(k, num_distinct), n_init=10, random_state=0)
+    clustering = KMeans(n_clusters=min(group_count, num_distinct), n_init=10, random_state=0)
     labels: np.ndarray = clustering.fit_predict(points)
     return labels
 
 
-def matched(labels: Sequence[int] | np.ndarray, former: Sequence[int], k: int) -> list[int]:
+def matched(
+    new_groups: Sequence[int] | np.ndarray, former_groups: Sequence[int], group_count: int
+) -> list[int]:
     """Number groups so that most clients keep the number that they had.
 
     Args:
-        labels: Each client's new group.
-        former: Its former one; -1 for none.
-        k: Number of groups.
+        new_groups: Each client's new group.
+        former_groups: Its former one; -1 for none.
+        group_count: Number of groups.
 
     Returns:
         Each client's new group, with the numbers of the former ones.
@@ -393,10 +399,10 @@ def matched(labels: Sequence[int] | np.ndarray, former: Sequence[int], k: int) -
     from scipy.optimize import linear_sum_assignment
 
     # The clients that each new group has in common with each former one.
-    num_common = np.zeros((k, k))
-    for new_group, former_group in zip(labels, former, strict=True):
+    num_common = np.zeros((group_count, group_count))
+    for new_group, former_group in zip(new_groups, former_groups, strict=True):
         if former_group >= 0:
             num_common[new_group, former_group] += 1
     # One former number for each new group, with the most clients in common over all groups.
     _, numbers = linear_sum_assignment(num_common, maximize=True)
-    return [int(numbers[label]) for label in labels]
+    return [int(numbers[new_group]) for new_group in new_groups]

@@ -124,7 +124,7 @@ class CLoVE:
         )
 
     def init(self, federation: Federation) -> CLoVEState:
-        models = torch.stack([federation.draw(row) for row in range(self.models)])
+        models = torch.stack([federation.draw(draw) for draw in range(self.models)])
         return CLoVEState(clients=federation.clients, models=models)
 
     def plan(self, state: CLoVEState, cohort: Cohort) -> Plan:
@@ -160,25 +160,26 @@ class CLoVE:
         rng = numpy_generator(cohort.seed, Purpose.CHOICE, cohort.exchange)
         # Each model once, then models at random.
         drawn_rows = rng.integers(self.models, size=len(asked_clients))
-        rows = np.concatenate([np.arange(self.models), drawn_rows])[: len(asked_clients)]
-        return dict(zip(asked_clients, rng.permutation(rows).tolist(), strict=True))
+        model_rows = np.concatenate([np.arange(self.models), drawn_rows])[: len(asked_clients)]
+        return dict(zip(asked_clients, rng.permutation(model_rows).tolist(), strict=True))
 
     def step(self, state: CLoVEState, replies: Replies) -> CLoVEState:
         if not replies.ends_round:
             return self._grouped(state, replies)
+        # Each model takes the mean update of the clients that trained it.
         models = state.models if replies.means is None else state.models + replies.mean_updates
         chosen_row = {}
         for client, chosen_rows in zip(replies.clients, replies.chosen, strict=True):
             chosen_row[client] = chosen_rows[0]
         # Groups drawn in the first round count as the first grouping.
-        steady = state.steady
+        groupings_in_a_row = state.steady
         if not state.round and self.first == "random":
-            steady = dict.fromkeys(chosen_row, 1)
+            groupings_in_a_row = dict.fromkeys(chosen_row, 1)
         return replace(
             state,
             models=models,
             row={**state.row, **chosen_row},
-            steady=steady,
+            steady=groupings_in_a_row,
             round=state.round + 1,
             measured=None,
             notes=(),
@@ -196,36 +197,40 @@ class CLoVE:
         new_rows = grouped(capped(losses[is_finite]), self.estimate)
         new_row = dict(zip(clients, new_rows, strict=True))
         # For how many groupings in a row each client has had this model.
-        steady = {}
-        for client, row in new_row.items():
-            keeps_model = state.row.get(client) == row
-            steady[client] = 1 + (state.steady.get(client, 0) if keeps_model else 0)
+        groupings_in_a_row = {}
+        for client, model_row in new_row.items():
+            keeps_model = state.row.get(client) == model_row
+            groupings_in_a_row[client] = 1 + (state.steady.get(client, 0) if keeps_model else 0)
         # Groups are final after some groupings that moved none of these clients.
-        is_stable = self.patience is not None and min(steady.values()) >= self.patience
+        is_stable = self.patience is not None and min(groupings_in_a_row.values()) >= self.patience
         new_state = replace(
             state,
             row={**state.row, **new_row},
-            steady={**state.steady, **steady},
+            steady={**state.steady, **groupings_in_a_row},
             stable=is_stable,
             measured=replies.clients,
         )
         return replace(new_state, notes=(self._note(state, new_state, replies, new_row),))
 
     def _note(
-        self, before: CLoVEState, after: CLoVEState, replies: Replies, new_row: Mapping[Client, int]
+        self,
+        state_before: CLoVEState,
+        state_after: CLoVEState,
+        replies: Replies,
+        new_row: Mapping[Client, int],
     ) -> Note:
         """Describe a grouping, after which the clients in ``new_row`` have these models."""
-        groups = self.assignment(after).groups
-        has_changed = not before.row or groups != self.assignment(before).groups
+        groups = self.assignment(state_after).groups
+        has_changed = not state_before.row or groups != self.assignment(state_before).groups
         num_moved = 0
         for client, model_row in new_row.items():
-            num_moved += before.row.get(client, model_row) != model_row
+            num_moved += state_before.row.get(client, model_row) != model_row
         num_groups = len(set(new_row.values()))
         description = (
             f"{len(new_row)} clients in {num_groups} groups by their losses with {self.models} models; "
             f"{num_moved} moved"
         )
-        if after.stable:
+        if state_after.stable:
             description += (
                 f"; each has had its model in {self.patience} groupings: groups are final"
             )
@@ -233,7 +238,7 @@ class CLoVE:
         return Note(
             kind="cluster" if has_changed else "keep",
             effect="divides" if has_changed else "keeps",
-            clients=after.clients,
+            clients=state_after.clients,
             text=description,
             parts=groups if has_changed else (),
             numbers={"moved": float(num_moved)},
@@ -285,26 +290,29 @@ def grouped(losses: np.ndarray, estimate: bool = False) -> list[int]:
     """
     from scipy.optimize import linear_sum_assignment
 
+    # The losses of a client with all models are its embedding.
     num_models = losses.shape[1]
     num_groups = estimated(losses, num_models) if estimate else num_models
     labels = k_means(losses, num_groups)
     # The sum of the losses of each group's clients with each model.
-    costs = np.stack([losses[labels == label].sum(axis=0) for label in range(labels.max() + 1)])
+    group_losses = np.stack(
+        [losses[labels == group_number].sum(axis=0) for group_number in range(labels.max() + 1)]
+    )
     # Different models for the groups, so that the sum of all clients' losses is least.
-    _, model_of_group = linear_sum_assignment(costs)
-    return [int(model_of_group[label]) for label in labels]
+    _, model_of_group = linear_sum_assignment(group_losses)
+    return [int(model_of_group[group_number]) for group_number in labels]
 
 
-def estimated(losses: np.ndarray, maximum: int) -> int:
+def estimated(losses: np.ndarray, max_groups: int) -> int:
     """Estimate the number of groups by silhouettes of Ward's clustering, as the published code does.
 
     Args:
         losses: Shape ``(n, k)``: each client's losses.
-        maximum: The maximum number.
+        max_groups: The maximum number.
 
     Returns:
-        The number from 2 to ``maximum`` with the greatest mean silhouette. A larger number must be
-        better by a tenth. 1 if there are not three clients, or ``maximum`` is 1.
+        The number from 2 to ``max_groups`` with the greatest mean silhouette. A larger number must be
+        better by a tenth. 1 if there are not three clients, or ``max_groups`` is 1.
 
     Example:
         >>> estimated(np.array([[1.0, 5.1], [1.1, 5.0], [2.1, 3.5], [2.0, 3.6]]), 3)
@@ -312,13 +320,14 @@ def estimated(losses: np.ndarray, maximum: int) -> int:
     """
     from sklearn.metrics import silhouette_score
 
+    # The published code measures each number of groups on cuts of one dendrogram.
     tree = dendrogram(distances(gram(losses)), "ward")
     # A larger number counts only if its silhouette is clearly better.
     best_score = -1.0
     best_number = 1
-    for number in range(2, min(maximum, len(losses) - 1) + 1):
-        score = silhouette_score(losses, cut_dendrogram(tree, groups=number))
-        if score > best_score * MIN_SILHOUETTE_GAIN:
-            best_score = score
-            best_number = number
+    for group_count in range(2, min(max_groups, len(losses) - 1) + 1):
+        silhouette = silhouette_score(losses, cut_dendrogram(tree, groups=group_count))
+        if silhouette > best_score * MIN_SILHOUETTE_GAIN:
+            best_score = silhouette
+            best_number = group_count
     return best_number

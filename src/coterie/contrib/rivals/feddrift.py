@@ -82,19 +82,21 @@ class FedDriftState:
     used: tuple[int, ...] = (0,)
     notes: tuple[Note, ...] = ()
 
-    def members(self, row: int) -> tuple[Client, ...]:
+    def members(self, model_row: int) -> tuple[Client, ...]:
         """The clients of a model."""
-        return tuple(sorted(client for client, model in self.row.items() if model == row))
+        return tuple(
+            sorted(client for client, client_row in self.row.items() if client_row == model_row)
+        )
 
-    def weight(self, row: int) -> float:
+    def weight(self, model_row: int) -> float:
         """The examples from which a model has come, with those of its clients in the current time step."""
-        current_examples = [self.examples.get(client, 1) for client in self.members(row)]
-        return self.seen[row] + sum(current_examples)
+        current_examples = [self.examples.get(client, 1) for client in self.members(model_row)]
+        return self.seen[model_row] + sum(current_examples)
 
     @property
     def models_in_use(self) -> tuple[int, ...]:
         """The rows of models that are not free."""
-        return tuple(row for row, time_step in enumerate(self.used) if time_step >= 0)
+        return tuple(model_row for model_row, time_step in enumerate(self.used) if time_step >= 0)
 
 
 DIVERGED = 1e9
@@ -136,32 +138,33 @@ def cluster_distances(losses: np.ndarray) -> np.ndarray:
 
 
 def drifted(
-    losses: Mapping[Client, np.ndarray], last: Mapping[Client, float], delta: float
+    losses: Mapping[Client, np.ndarray], last_losses: Mapping[Client, float], delta: float
 ) -> tuple[Client, ...]:
     """Return the clients whose least loss is more than ``delta`` above their last one; one without a last one has not drifted.
 
     Args:
         losses: Client -> the losses ``(k,)`` of all models on its new data.
-        last: Client -> its least loss at the end of the last time step.
+        last_losses: Client -> its least loss at the end of the last time step.
         delta: The threshold.
     """
-    rises = loss_rises(losses, last)
+    rises = loss_rises(losses, last_losses)
     return tuple(sorted(client for client, rise in rises.items() if rise > delta))
 
 
 def loss_rises(
-    losses: Mapping[Client, np.ndarray], last: Mapping[Client, float]
+    losses: Mapping[Client, np.ndarray], last_losses: Mapping[Client, float]
 ) -> dict[Client, float]:
     """Return how much the least loss of each client has risen; clients without a last one are left out.
 
     Args:
         losses: Client -> the losses ``(k,)`` of all models on its new data.
-        last: Client -> its least loss at the end of the last time step.
+        last_losses: Client -> its least loss at the end of the last time step.
     """
+    # A newcomer, or a client that was silent, has nothing to compare with.
     rises = {}
     for client, client_losses in losses.items():
-        if client in last:
-            rises[client] = float(client_losses.min()) - last[client]
+        if client in last_losses:
+            rises[client] = float(client_losses.min()) - last_losses[client]
     return rises
 
 
@@ -224,11 +227,11 @@ class FedDrift:
             )
         # A round: the clients of each model train it.
         tasks = {}
-        for row in state.models_in_use:
-            members = state.members(row)
+        for model_row in state.models_in_use:
+            members = state.members(model_row)
             if members:
                 sampled_clients = cohort.sample(members, self.fraction)
-                tasks.update(dict.fromkeys(sampled_clients, Task(offered=(row,))))
+                tasks.update(dict.fromkeys(sampled_clients, Task(offered=(model_row,))))
         # Newcomers choose the model of least loss.
         without_model = without(state.clients, state.row)
         newcomers = [client for client in without_model if client in cohort.present]
@@ -263,14 +266,19 @@ class FedDrift:
             return replace(new_state, phase="remember")
         return replace(new_state, round=state.round + 1)
 
-    def _remember(self, state: FedDriftState, losses: Mapping[Client, np.ndarray]) -> FedDriftState:
+    def _remember(
+        self, state: FedDriftState, losses_of_client: Mapping[Client, np.ndarray]
+    ) -> FedDriftState:
         """End a time step: keep each client's least loss, and the examples from which each model has come."""
-        least_losses = {client: float(values.min()) for client, values in losses.items()}
+        # In the next time step, a client has drifted if its least loss is far above this one.
+        least_losses = {
+            client: float(client_losses.min()) for client, client_losses in losses_of_client.items()
+        }
         return replace(
             state,
             phase="detect",
             round=state.round + 1,
-            seen=tuple(state.weight(row) for row in range(len(state.models))),
+            seen=tuple(state.weight(model_row) for model_row in range(len(state.models))),
             last={**state.last, **least_losses},
         )
 
@@ -281,32 +289,39 @@ class FedDrift:
         measurements = replies.accuracies if by_accuracy else replies.losses
         losses_of_client = {}
         for client, measured in zip(replies.clients, measurements, strict=True):
-            losses = np.full(len(state.models), np.inf)
-            losses[list(state.models_in_use)] = 1 - np.array(measured) if by_accuracy else measured
-            losses_of_client[client] = np.nan_to_num(losses, nan=np.inf)
+            client_losses = np.full(len(state.models), np.inf)
+            client_losses[list(state.models_in_use)] = (
+                1 - np.array(measured) if by_accuracy else measured
+            )
+            losses_of_client[client] = np.nan_to_num(client_losses, nan=np.inf)
         return losses_of_client
 
     # -- a time step begins
     # ---------------------------------------------------------------------------------------------
 
-    def _detect(self, state: FedDriftState, losses: Mapping[Client, np.ndarray]) -> FedDriftState:
+    def _detect(
+        self, state: FedDriftState, losses_of_client: Mapping[Client, np.ndarray]
+    ) -> FedDriftState:
         """Give each client its best model, or a new one if it has drifted; then merge the other models."""
         time_step = state.round // self.period
-        drifted_clients = drifted(losses, state.last, self.delta)
+        drifted_clients = drifted(losses_of_client, state.last, self.delta)
         # Every client gets the model that is best on its new data.
-        best_row = {client: int(values.argmin()) for client, values in losses.items()}
+        best_row = {
+            client: int(client_losses.argmin())
+            for client, client_losses in losses_of_client.items()
+        }
         new_state = replace(state, phase="train", row={**state.row, **best_row})
         new_state = _mark_used(new_state, time_step)
         # Each client that has drifted gets a new model of its own, which starts as a copy of its best.
         isolated_rows = []
         for client in drifted_clients:
-            new_state, row = self._new_model(new_state, client, best_row[client], time_step)
-            if row is not None:
-                isolated_rows.append(row)
+            new_state, new_row = self._new_model(new_state, client, best_row[client], time_step)
+            if new_row is not None:
+                isolated_rows.append(new_row)
         # The other models merge where one serves the other's clients as well.
         mergeable_rows = sorted(set(new_state.row.values()) - set(isolated_rows))
-        new_state, num_merged = self._merge(new_state, mergeable_rows, losses)
-        note = self._note(new_state, losses, state.last, drifted_clients, num_merged)
+        new_state, num_merged = self._merge(new_state, mergeable_rows, losses_of_client)
+        note = self._note(new_state, losses_of_client, state.last, drifted_clients, num_merged)
         return replace(new_state, notes=() if note is None else (note,))
 
     def _new_model(
@@ -340,43 +355,46 @@ class FedDrift:
         return new_state, new_row
 
     def _merge(
-        self, state: FedDriftState, rows: list[int], losses: Mapping[Client, np.ndarray]
+        self,
+        state: FedDriftState,
+        model_rows: list[int],
+        losses_of_client: Mapping[Client, np.ndarray],
     ) -> tuple[FedDriftState, int]:
         """Merge models by complete linkage of their distances; the number of models that are gone."""
         # The distance needs the losses of each cluster's own clients.
         measuring_clients = {}
-        for row in rows:
-            members = [client for client in state.members(row) if client in losses]
+        for model_row in model_rows:
+            members = [client for client in state.members(model_row) if client in losses_of_client]
             if members:
-                measuring_clients[row] = members
-        rows = list(measuring_clients)
-        if len(rows) < 2:
+                measuring_clients[model_row] = members
+        model_rows = list(measuring_clients)
+        if len(model_rows) < 2:
             return state, 0
         # L_ij: the loss of model i on the data of cluster j, weighted by its clients' examples.
-        cluster_losses = np.empty((len(rows), len(rows)))
-        for column, row in enumerate(rows):
-            members = measuring_clients[row]
+        cluster_losses = np.empty((len(model_rows), len(model_rows)))
+        for cluster, model_row in enumerate(model_rows):
+            members = measuring_clients[model_row]
             sizes = [state.examples.get(client, 1) for client in members]
-            member_losses = [losses[client][rows] for client in members]
-            cluster_losses[:, column] = np.average(member_losses, axis=0, weights=sizes)
+            member_losses = [losses_of_client[client][model_rows] for client in members]
+            cluster_losses[:, cluster] = np.average(member_losses, axis=0, weights=sizes)
         # Models merge while no two of a group are farther apart than δ.
         tree = dendrogram(cluster_distances(cluster_losses), "complete")
         clusters = groups_of(cut_dendrogram(tree, threshold=self.delta))
         for positions in clusters:
-            state = _merged(state, [rows[position] for position in positions])
-        return state, len(rows) - len(clusters)
+            state = _merged(state, [model_rows[position] for position in positions])
+        return state, len(model_rows) - len(clusters)
 
     def _note(
         self,
         state: FedDriftState,
-        losses: Mapping[Client, np.ndarray],
-        last: Mapping[Client, float],
+        losses_of_client: Mapping[Client, np.ndarray],
+        last_losses: Mapping[Client, float],
         drifted_clients: tuple[Client, ...],
         num_merged: int,
     ) -> Note | None:
         """Describe the beginning of a time step; None if no client could be compared."""
         # A loss that is not a number counts as infinite; such a rise cannot be compared with δ.
-        rises = loss_rises(losses, last)
+        rises = loss_rises(losses_of_client, last_losses)
         finite_rises = list(filter(math.isfinite, rises.values()))
         if not finite_rises:
             return None
@@ -390,6 +408,7 @@ class FedDrift:
             met="drift",
             unmet="no drift",
         )
+        # Time steps count from 1 in notes.
         groups = self.assignment(state).groups
         time_step = state.round // self.period + 1
         has_changed = bool(drifted_clients) or num_merged > 0
@@ -408,7 +427,7 @@ class FedDrift:
             },
             values={
                 "rise of the least loss": rises,
-                "model": {client: float(row) for client, row in state.row.items()},
+                "model": {client: float(model_row) for client, model_row in state.row.items()},
             },
         )
 
@@ -437,23 +456,23 @@ class FedDrift:
         )
 
 
-def _merged(state: FedDriftState, rows: list[int]) -> FedDriftState:
+def _merged(state: FedDriftState, merging_rows: list[int]) -> FedDriftState:
     """Replace models by their mean, weighted by the examples that they have come from; it is in the first one's row.
 
     The other rows are free for new models.
     """
-    if len(rows) < 2:
+    if len(merging_rows) < 2:
         return state
-    merged_row = rows[0]
-    freed_rows = set(rows[1:])
+    merged_row = merging_rows[0]
+    freed_rows = set(merging_rows[1:])
     # Each model counts by the examples of all time steps that it has learned from.
-    weights = np.array([state.weight(row) for row in rows])
-    shares = torch.as_tensor(weights / weights.sum(), dtype=state.models.dtype)
+    example_weights = np.array([state.weight(row) for row in merging_rows])
+    shares = torch.as_tensor(example_weights / example_weights.sum(), dtype=state.models.dtype)
     models = state.models.clone()
-    models[merged_row] = shares @ state.models[rows]
+    models[merged_row] = shares @ state.models[merging_rows]
     example_counts = list(state.seen)
     last_used = list(state.used)
-    example_counts[merged_row] = sum(state.seen[row] for row in rows)
+    example_counts[merged_row] = sum(state.seen[row] for row in merging_rows)
     # Nobody has used a free model.
     for freed_row in freed_rows:
         example_counts[freed_row] = 0.0
