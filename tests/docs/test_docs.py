@@ -263,9 +263,10 @@ def commands(text: str) -> list[str]:
     """Every call of coterie in a text: lines of code and `quoted` ones that have an argument."""
     lines = re.findall(r"^(?:    |#.*  )?((?:\.venv/bin/)?coterie [\w-].*)$", text, re.MULTILINE)
     quoted = re.findall(r"`((?:\.venv/bin/)?coterie [^`]+)`", text)
-    return [
+    called = [
         command.partition(" > ")[0].replace("\\|", "|").strip() for command in [*lines, *quoted]
     ]
+    return [command for command in called if not command.endswith(("--help", "--version"))]
 
 
 def calls() -> list[tuple[str, str]]:
