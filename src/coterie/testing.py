@@ -76,7 +76,7 @@ class Pull:
     def federation(self) -> Federation:
         return Federation(
             clients=self.clients,
-            draw=lambda i: torch.full((self.size,), 0.01 * i),
+            draw=lambda model_number: torch.full((self.size,), 0.01 * model_number),
             columns=self.columns,
             tensors={
                 "first.weight": (0, 1),
@@ -93,29 +93,31 @@ class Pull:
         half-way to its target.
         """
         parts = dict(plan.leaves())
-        part_replies = {
-            name: self._replies_to_part(part, exchange, silent) for name, part in parts.items()
-        }
+        part_replies = {}
+        for part_name, part in parts.items():
+            part_replies[part_name] = self._replies_to_part(part, exchange, silent)
         # Client -> the models whose held-out losses it reports: in each part the one from which it
         # started, and its personal model.
         measured_models: dict[Client, list[tuple[Candidate, Tensor]]] = {}
-        for name, part in parts.items():
-            replies = part_replies[name]
+        for part_name, part in parts.items():
+            replies = part_replies[part_name]
             for client, chosen_rows in zip(replies.clients, replies.chosen, strict=True):
                 task = part.tasks[client]
                 if not task.holdout.report_losses:
                     continue
                 client_models = measured_models.setdefault(client, [])
-                start = part.models[list(chosen_rows)].mean(0)
-                client_models.append(((name, 0), start))
+                start_model = part.models[list(chosen_rows)].mean(0)
+                client_models.append(((part_name, 0), start_model))
                 if task.personal is not None:
-                    client_models.append(((name, 1), (start + self.targets[client]) / 2))
+                    client_models.append(((part_name, 1), (start_model + self.targets[client]) / 2))
         held_out_losses: dict[Client, HeldOutLosses] = {}
         for client, client_models in measured_models.items():
-            held_out_losses[client] = HeldOutLosses.of(
-                [candidate for candidate, _ in client_models],
-                np.stack([self._held_out_losses(client, model) for _, model in client_models]),
-            )
+            candidates: list[Candidate] = []
+            losses_of_models: list[np.ndarray] = []
+            for candidate, model in client_models:
+                candidates.append(candidate)
+                losses_of_models.append(self._held_out_losses(client, model))
+            held_out_losses[client] = HeldOutLosses.of(candidates, np.stack(losses_of_models))
         return together(plan, part_replies, held_out_losses)
 
     def _held_out_losses(self, client: Client, model: Tensor) -> np.ndarray:
@@ -134,53 +136,56 @@ class Pull:
         """The replies to a plan without parts."""
         if plan.need == "sums":
             # Clients whose choice is hidden choose by their sketches of earlier exchanges.
-            sketches = {
-                client: torch.from_numpy(half_sketches)
-                for client, half_sketches in self.sketches.items()
-            }
+            sketches = {}
+            for client, half_sketches in self.sketches.items():
+                sketches[client] = torch.from_numpy(half_sketches)
             plan = sums_extension().as_taken(plan, sketches)
-        clients: list[Client] = []
+        answering_clients: list[Client] = []
+        example_counts: list[int] = []
         chosen_rows: list[tuple[int, ...]] = []
-        losses: list[tuple[float, ...]] = []
-        accuracies: list[tuple[float, ...]] = []
+        losses_of_clients: list[tuple[float, ...]] = []
+        accuracies_of_clients: list[tuple[float, ...]] = []
         updates: list[Tensor] = []
         half_updates: dict[Client, tuple[Tensor, Tensor]] = {}
         for client, task in sorted(plan.tasks.items()):
             if silent(exchange, client):
                 continue
             # The client starts from the mean of the offered models of lowest loss.
-            offered_models = [plan.models[row] for row in task.offered]
-            offered_losses = [self._loss(client, model) for model in offered_models]
+            offered_models = list(plan.models[list(task.offered)])
+            offered_losses = [self._loss(client, offered_model) for offered_model in offered_models]
             by_loss = sorted(range(len(offered_models)), key=offered_losses.__getitem__)
             best_positions = by_loss[: task.choose]
-            start = torch.stack([offered_models[position] for position in best_positions]).mean(0)
+            start_model = torch.stack(
+                [offered_models[position] for position in best_positions]
+            ).mean(0)
             # It moves towards its target, by a share that grows with the epochs, and by noise.
-            seed = 1000 * client + (exchange if self.fresh else 0)
-            generator = torch.Generator().manual_seed(seed)
-            noise = self.noise * torch.randn(self.size, generator=generator)
-            direction = self.targets[client] - start
+            noise_seed = 1000 * client + (exchange if self.fresh else 0)
+            generator = torch.Generator().manual_seed(noise_seed)
+            update_noise = self.noise * torch.randn(self.size, generator=generator)
+            direction = self.targets[client] - start_model
             moved_share = 1 - (1 - self.rate) ** self._epochs(task)
-            update = -direction if task.gradient else moved_share * direction + noise
-            for layer in task.local_layers:
-                update[slice(*self.columns[layer])] = 0.0
+            update = -direction if task.gradient else moved_share * direction + update_noise
+            for layer_name in task.local_layers:
+                update[slice(*self.columns[layer_name])] = 0.0
             # Two halves differ from the update by opposite noise, so the update is their mean.
             if task.halves and client not in self.single:
                 half_noise = self.noise * torch.randn(self.size, generator=generator)
                 half_updates[client] = (update + half_noise, update - half_noise)
-            clients.append(client)
+            answering_clients.append(client)
+            example_counts.append(self.examples.get(client, 1))
             chosen_rows.append(tuple(task.offered[position] for position in best_positions))
-            losses.append(tuple(offered_losses) if task.measure else ())
-            accuracies.append(
-                tuple(1 / (1 + loss) for loss in offered_losses) if task.measure else ()
-            )
+            # Only a client that was asked to measure reports losses and accuracies.
+            reported_losses = offered_losses if task.measure else []
+            losses_of_clients.append(tuple(reported_losses))
+            accuracies_of_clients.append(tuple(1 / (1 + loss) for loss in reported_losses))
             updates.append(update if task.trains else torch.zeros(self.size))
         # The method gets only that part of the replies which its plan needs.
         all_replies = Replies(
-            clients=tuple(clients),
-            examples=np.array([self.examples.get(client, 1) for client in clients], dtype=np.int64),
+            clients=tuple(answering_clients),
+            examples=np.array(example_counts, dtype=np.int64),
             chosen=tuple(chosen_rows),
-            losses=tuple(losses),
-            accuracies=tuple(accuracies),
+            losses=tuple(losses_of_clients),
+            accuracies=tuple(accuracies_of_clients),
             updates=self._stacked(plan, updates),
             halves=self._halved(plan, half_updates),
         )
@@ -191,13 +196,16 @@ class Pull:
     def _halved(
         self, plan: Plan, half_updates: Mapping[Client, tuple[Tensor, Tensor]]
     ) -> HalvedUpdates | None:
-        gram = products(plan, half_updates)
-        if gram is None:
+        # Without clients that sent both halves, there are no products.
+        gram_matrix = products(plan, half_updates)
+        if gram_matrix is None:
             return None
         second_updates = None
         if plan.second_halves:
-            second_updates = torch.stack([second for _, second in half_updates.values()])
-        return HalvedUpdates(clients=tuple(half_updates), gram=gram, second=second_updates)
+            second_updates = torch.stack(
+                [second_update for _, second_update in half_updates.values()]
+            )
+        return HalvedUpdates(clients=tuple(half_updates), gram=gram_matrix, second=second_updates)
 
     def _sums(
         self,
@@ -208,7 +216,7 @@ class Pull:
         """The part of the replies that a server sees which gets only sums."""
         # Clients keep the sketches of their halves, and answer questions by them.
         answer_sums: dict[int, np.ndarray] = {}
-        cells: dict[Client, int] = {}
+        client_cells: dict[Client, int] = {}
         for position, client in enumerate(all_replies.clients):
             task = plan.tasks[client]
             if task.halves:
@@ -221,15 +229,17 @@ class Pull:
                 continue
             if question.asks_cell:
                 if client in self.sketches:
-                    cells[client] = question.cell(self.sketches[client])
+                    client_cells[client] = question.cell(self.sketches[client])
                 continue
-            norm = None
+            update_norm = None
             if all_replies.updates is not None:
-                norm = float(all_replies.updates[position].norm())
-            answer = question.answer(self.sketches.get(client), norm, self.examples.get(client, 1))
-            if answer is not None:
+                update_norm = float(all_replies.updates[position].norm())
+            client_answer = question.answer(
+                self.sketches.get(client), update_norm, self.examples.get(client, 1)
+            )
+            if client_answer is not None:
                 first_row = task.offered[0]
-                answer_sums[first_row] = answer_sums.get(first_row, 0.0) + answer
+                answer_sums[first_row] = answer_sums.get(first_row, 0.0) + client_answer
         # Updates that clients do not send count in no mean: their tasks are changed to measure only.
         counted_tasks = dict(plan.tasks)
         for client, task in plan.tasks.items():
@@ -238,29 +248,29 @@ class Pull:
         plan_of_means = replace(
             plan, need="mean", sketch=None, tasks=counted_tasks, private=PrivatePlan()
         )
-        means = needed(plan_of_means, all_replies)
+        mean_replies = needed(plan_of_means, all_replies)
         # If nobody trained, all means are zero.
-        if means.means is None:
-            means = replace(
-                means,
+        if mean_replies.means is None:
+            mean_replies = replace(
+                mean_replies,
                 means=torch.zeros_like(plan.models),
                 mean_counts=np.zeros(len(plan.models), dtype=np.int64),
             )
         # With hidden choices, a sum is divided by the number of all clients that answered.
         if plan.private.hides_choices:
-            assert means.means is not None
-            assert means.mean_counts is not None
+            assert mean_replies.means is not None
+            assert mean_replies.mean_counts is not None
             client_count = max(len(all_replies.clients), 1)
-            row_shares = torch.from_numpy(means.mean_counts / client_count).float()
-            means = replace(means, means=means.means * row_shares[:, None])
+            row_shares = torch.from_numpy(mean_replies.mean_counts / client_count).float()
+            mean_replies = replace(mean_replies, means=mean_replies.means * row_shares[:, None])
         # The server learns no sizes and losses of single clients.
         return replace(
-            means,
+            mean_replies,
             examples=np.ones(len(all_replies.clients), dtype=np.int64),
             losses=(),
             accuracies=(),
             halves=None,
-            sums=QuestionSums(by_row=answer_sums, cells=cells),
+            sums=QuestionSums(by_row=answer_sums, cells=client_cells),
         )
 
     def taken(self, assignment: Assignment) -> Assignment:
@@ -270,13 +280,14 @@ class Pull:
         # Each client takes the model of lowest loss.
         row_of_client: dict[Client, int] = {}
         for client in assignment.row:
-            losses = ((assignment.models - self.targets[client]) ** 2).sum(1)
-            row_of_client[client] = int(losses.argmin())
+            model_losses = ((assignment.models - self.targets[client]) ** 2).sum(1)
+            row_of_client[client] = int(model_losses.argmin())
         return replace(assignment, row=row_of_client, groups=groups_by(row_of_client))
 
     def _stacked(self, plan: Plan, updates: list[Tensor]) -> Tensor | None:
         if not updates:
             return torch.zeros(0, self.size)
+        # If no task trains, the replies have no updates at all.
         trains = any(task.trains for task in plan.tasks.values())
         return torch.stack(updates) if trains else None
 
@@ -315,6 +326,7 @@ def play(
     first: int = 0,
 ) -> Iterator[Played]:
     """Run a method over a world, exchange by exchange, as an engine would."""
+    # The loop of an engine, without messages: plan, replies, step.
     state = method.init(world.federation()) if state is None else state
     for exchange in range(first, first + exchanges):
         plan = method.plan(state, Cohort(present=world.clients, exchange=exchange, seed=seed))
@@ -328,8 +340,8 @@ def play(
 
 def last(method: Any, world: Pull, exchanges: int, **how: Any) -> Played:
     """What stands after so many exchanges."""
-    *_, end = play(method, world, exchanges, **how)
-    return end
+    *_, last_exchange = play(method, world, exchanges, **how)
+    return last_exchange
 
 
 def grouped(
@@ -343,11 +355,11 @@ def grouped(
     """Clients of a group share a target; targets of groups are random directions of length 3."""
     generator = torch.Generator().manual_seed(seed)
     # The members of a group share one tensor.
-    targets = {}
-    for group in groups:
+    target_of_client = {}
+    for clients_of_group in groups:
         direction = torch.randn(d, generator=generator)
-        targets.update(dict.fromkeys(group, 3 * direction / direction.norm()))
-    return Pull(targets=targets, noise=noise, **world)
+        target_of_client.update(dict.fromkeys(clients_of_group, 3 * direction / direction.norm()))
+    return Pull(targets=target_of_client, noise=noise, **world)
 
 
 # Ids that are no positions: neither contiguous nor in the order of the groups.
@@ -359,26 +371,35 @@ TRUTH = as_groups(THREE)
 # The laws: each takes a method and raises AssertionError if the method breaks it.
 
 
-def same(left: Any, right: Any) -> bool:
+def same(left_value: Any, right_value: Any) -> bool:
     """Whether two states are equal, tensors bit for bit."""
-    if isinstance(left, torch.Tensor):
-        return torch.equal(left, right)
-    if dataclasses.is_dataclass(left):
-        field_names = [state_field.name for state_field in dataclasses.fields(left)]
-        return all(same(getattr(left, name), getattr(right, name)) for name in field_names)
-    if isinstance(left, tuple):
-        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left_value, torch.Tensor):
+        return torch.equal(left_value, right_value)
+    if dataclasses.is_dataclass(left_value):
+        field_names = [state_field.name for state_field in dataclasses.fields(left_value)]
+        return all(
+            same(getattr(left_value, field_name), getattr(right_value, field_name))
+            for field_name in field_names
+        )
+    if isinstance(left_value, tuple):
+        return len(left_value) == len(right_value) and all(map(same, left_value, right_value))
     # The order of a mapping is part of the state: sums over its values depend on it.
-    if isinstance(left, Mapping):
-        return list(left) == list(right) and all(same(left[key], right[key]) for key in left)
-    return bool(left == right)
+    if isinstance(left_value, Mapping):
+        return list(left_value) == list(right_value) and all(
+            same(left_value[entry_key], right_value[entry_key]) for entry_key in left_value
+        )
+    return bool(left_value == right_value)
 
 
 def check_assignment(assignment: Assignment, clients: tuple[Client, ...]) -> None:
     """Assert that every client is in exactly one group and has a finite model."""
     assert as_groups(assignment.groups) == assignment.groups, "groups are not sorted"
-    members = sorted(client for group in assignment.groups for client in group)
-    assert members == list(clients), f"groups have the clients {members}, not {list(clients)}"
+    grouped_clients = sorted(
+        client for clients_of_group in assignment.groups for client in clients_of_group
+    )
+    assert grouped_clients == list(clients), (
+        f"groups have the clients {grouped_clients}, not {list(clients)}"
+    )
     # Each client has a model, and each model can be used.
     assert sorted(assignment.row) == list(clients), "not every client has a model"
     assert torch.isfinite(assignment.models).all(), "a model is not finite"
@@ -394,9 +415,9 @@ def follows_the_protocol(method: Any) -> None:
     has_functions = isinstance(method, Method)
     assert has_functions, "it lacks one of init, plan, step, assignment, explain"
     assert dataclasses.is_dataclass(method), "it is no dataclass"
-    kind: Any = type(method)
+    method_class: Any = type(method)
     # A subclass has the parameters of its parent.
-    assert kind.__dataclass_params__.frozen, "it is not frozen"
+    assert method_class.__dataclass_params__.frozen, "it is not frozen"
 
 
 def leaves_a_partition_and_a_model_for_everyone(method: Any) -> None:
@@ -409,9 +430,9 @@ def leaves_a_partition_and_a_model_for_everyone(method: Any) -> None:
         for note in played.notes:
             assert note.text, "a note has no text"
             assert set(note.clients) <= set(world.clients), "a note is about no client"
-            members = [client for part in note.parts for client in part]
-            assert len(set(members)) == len(members), "the parts of a note overlap"
-            assert set(members) <= set(note.clients), "a part of a note has other clients"
+            note_members = [client for part in note.parts for client in part]
+            assert len(set(note_members)) == len(note_members), "the parts of a note overlap"
+            assert set(note_members) <= set(note.clients), "a part of a note has other clients"
 
 
 def is_pure(method: Any) -> None:
@@ -445,8 +466,8 @@ def keeps_no_updates_of_the_engine(method: Any) -> None:
 def goes_on_from_a_stored_state(method: Any) -> None:
     """A state that was written and read continues as if nothing had happened, bit for bit."""
     world = example_world()
-    halfway = last(method, world, 9).state
-    assert type(halfway) in STATES.values(), "the state's class has no @state"
+    halfway_state = last(method, world, 9).state
+    assert type(halfway_state) in STATES.values(), "the state's class has no @state"
     # The state is written and read as a record does it, with tensors as blobs.
     blobs: dict[str, bytes] = {}
 
@@ -454,11 +475,11 @@ def goes_on_from_a_stored_state(method: Any) -> None:
         blobs[str(len(blobs))] = data
         return str(len(blobs) - 1)
 
-    restored = decode(encode(halfway, put), blobs.__getitem__)
-    assert same(halfway, restored), "a stored state differs"
+    restored = decode(encode(halfway_state, put), blobs.__getitem__)
+    assert same(halfway_state, restored), "a stored state differs"
     # Both runs go on with copies of what clients keep.
     worlds = [replace(world, sketches=dict(world.sketches)) for _ in range(2)]
-    final_state = last(method, worlds[0], 9, state=halfway, first=9).state
+    final_state = last(method, worlds[0], 9, state=halfway_state, first=9).state
     final_restored_state = last(method, worlds[1], 9, state=restored, first=9).state
     assert same(final_state, final_restored_state), "a run goes on differently from a stored state"
 
@@ -473,17 +494,21 @@ def bears_silent_clients(method: Any) -> None:
     ):
         check_assignment(played.assignment, world.clients)
     # All clients are silent, or all but client 8. Without replies the first model does not change.
-    for speaking in (None, 8):
-        end = last(
+    for speaking_client in (None, 8):
+        last_exchange = last(
             method,
             example_world(),
             6,
-            silent=lambda exchange, client, speaking=speaking: client != speaking,
+            silent=lambda exchange, client, speaking_client=speaking_client: (
+                client != speaking_client
+            ),
         )
-        check_assignment(end.assignment, world.clients)
-        if speaking is None:
+        check_assignment(last_exchange.assignment, world.clients)
+        if speaking_client is None:
             first_model = world.federation().draw(0)
-            assert torch.equal(end.assignment.models[0], first_model), "a model changed by itself"
+            assert torch.equal(last_exchange.assignment.models[0], first_model), (
+                "a model changed by itself"
+            )
 
 
 def lets_clients_join_and_leave(method: Any) -> None:

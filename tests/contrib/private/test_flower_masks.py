@@ -220,9 +220,9 @@ def test_a_client_does_not_unmask_a_sum_without_the_noise_of_its_neighbours() ->
     )
     step = step_message("unmask", 0, {name: [0, 1, 2, 3]})
     with pytest.raises(ProtocolError, match="too few neighbours have added noise"):
-        reply_to_step(step, context, NOISY, once=False)
+        reply_to_step(step, context, NOISY, answers_once=False)
     assert reply_to_step(
-        step, context, MASKED_, once=False
+        step, context, MASKED_, answers_once=False
     )  # four of six can unmask a sum without noise
 
 
@@ -237,8 +237,8 @@ def test_a_client_does_not_count_noise_of_neighbours_whose_shares_it_was_not_giv
     )
     step = step_message("unmask", 0, {name: [0, 1, 2, 3, 4]})
     with pytest.raises(ProtocolError, match="too few neighbours have added noise"):
-        reply_to_step(step, context, NOISY, once=False)
-    assert reply_to_step(step, context, MASKED_, once=False)
+        reply_to_step(step, context, NOISY, answers_once=False)
+    assert reply_to_step(step, context, MASKED_, answers_once=False)
 
 
 @pytest.mark.parametrize(

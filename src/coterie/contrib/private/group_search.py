@@ -46,25 +46,27 @@ class SumsProbe:
     answered: tuple[Client, ...] = ()
     sums: torch.Tensor
 
-    def ends(self, members: Sequence[Client], round: int) -> bool:
+    def ends(self, members: Sequence[Client], completed_round: int) -> bool:
         """Return whether the probe of a group ends after a round."""
+        # A probe also ends without enough answers, so that a run cannot stall.
         enough_answers = len(self.answered) >= min(ENOUGH_SHARE * len(members), ENOUGH_CLIENTS)
-        return enough_answers or round - self.round >= MAX_PROBE_ROUNDS
+        return enough_answers or completed_round - self.round >= MAX_PROBE_ROUNDS
 
-    def with_answers(self, clients: Iterable[Client], sums: np.ndarray | None) -> SumsProbe:
+    def with_answers(self, clients: Iterable[Client], answer_sums: np.ndarray | None) -> SumsProbe:
         """Return the probe with the answers of a round.
 
         Args:
             clients: The clients that have answered.
-            sums: The sum of their answers; None without one.
+            answer_sums: The sum of their answers; None without one.
         """
-        if sums is None:
+        if answer_sums is None:
             return self
-        vector = torch.from_numpy(np.asarray(sums))
+        # Sums of several rounds add up, because all are of the same model and the same map.
+        new_sums = torch.from_numpy(np.asarray(answer_sums))
         return replace(
             self,
             answered=joined(self.answered, clients),
-            sums=self.sums + vector if len(self.sums) else vector,
+            sums=self.sums + new_sums if len(self.sums) else new_sums,
         )
 
 
@@ -97,104 +99,120 @@ class GroupSearch:
     @property
     def question(self) -> CellQuestion:
         """What the members of the group are asked next."""
-        scale = self.probe.scale
+        sketch_scale = self.probe.scale
         centres = self.centres.numpy()
+        # The histogram of the cell that is cut next.
         if self.stage == "coordinates":
-            moments = Moments.from_vector(self.moments[self.cell].numpy(), centres.shape[1])
-            return coordinates(self.cell, moments, scale, centres)
+            cell_moments = Moments.from_vector(self.moments[self.cell].numpy(), centres.shape[1])
+            return coordinates(self.cell, cell_moments, sketch_scale, centres)
+        # Both sides of the last cut, to test whether they differ within themselves.
         if self.stage == "moments":
             both_sides = (self.cell, len(centres) - 1)
-            return CellQuestion(ask="moments", scale=scale, centres=centres, cells=both_sides)
-        return CellQuestion(ask=self.stage, scale=scale, centres=centres)
+            return CellQuestion(
+                ask="moments", scale=sketch_scale, centres=centres, cells=both_sides
+            )
+        return CellQuestion(ask=self.stage, scale=sketch_scale, centres=centres)
 
 
 def after_answer(
-    search: GroupSearch, answer: np.ndarray | None, smallest: int, level: float
+    cell_search: GroupSearch,
+    answer_sums: np.ndarray | None,
+    smallest: int,
+    significance_level: float,
 ) -> GroupSearch | None:
     """Return a search after an answer; None if it ends without cells.
 
     Args:
-        search: The search.
-        answer: The sum of the answers; None if nobody has answered.
+        cell_search: The search.
+        answer_sums: The sum of the answers; None if nobody has answered.
         smallest: The least number of clients of a cell.
-        level: A cell is cut if the p-value of its test is below.
+        significance_level: A cell is cut if the p-value of its test is below.
     """
-    if answer is None:
+    if answer_sums is None:
         return None
-    match search.stage:
+    # The answer is that to the question of the stage.
+    match cell_search.stage:
         case "coordinates":
-            cut_search = _after_histogram(search, answer)
+            cut_search = _after_histogram(cell_search, answer_sums)
         case "means":
-            cut_search = _after_means(search, answer, smallest)
+            cut_search = _after_means(cell_search, answer_sums, smallest)
         case _:
-            cut_search = _after_moments(search, answer)
+            cut_search = _after_moments(cell_search, answer_sums)
     if cut_search.stage == "coordinates":
-        return _with_next_cell(cut_search, smallest, level)
+        return _with_next_cell(cut_search, smallest, significance_level)
     return cut_search
 
 
-def _after_histogram(search: GroupSearch, counts: np.ndarray) -> GroupSearch:
+def _after_histogram(cell_search: GroupSearch, bin_counts: np.ndarray) -> GroupSearch:
     """The search after a cell was cut by a histogram; at ``"coordinates"`` if it cannot be cut."""
-    centres = search.centres.numpy()
-    sides = two_centres(search.question, counts, centres[search.cell])
-    if sides is None:
-        return _with_closed_cell(search)
+    centres = cell_search.centres.numpy()
+    side_centres = two_centres(cell_search.question, bin_counts, centres[cell_search.cell])
+    if side_centres is None:
+        return _with_closed_cell(cell_search)
     # One side keeps the number of the cell; the other becomes the last cell.
-    new_centres = np.concatenate([centres, sides[1:]])
-    new_centres[search.cell] = sides[0]
+    new_centres = np.concatenate([centres, side_centres[1:]])
+    new_centres[cell_search.cell] = side_centres[0]
     return replace(
-        search,
+        cell_search,
         stage="means",
         centres=torch.from_numpy(new_centres),
-        before=search.centres,
+        before=cell_search.centres,
         turns=LLOYD_STEPS,
     )
 
 
-def _after_means(search: GroupSearch, answer: np.ndarray, smallest: int) -> GroupSearch:
+def _after_means(cell_search: GroupSearch, answer_sums: np.ndarray, smallest: int) -> GroupSearch:
     """The search after a step of Lloyd's algorithm; at ``"coordinates"`` if a cell is too small."""
-    centres = search.centres.numpy()
-    counts, means = centres_of(answer, len(centres))
+    centres = cell_search.centres.numpy()
+    client_counts, cell_means = centres_of(answer_sums, len(centres))
     # As many as it would be if all clients of the probe had answered.
-    members = counts * len(search.probe.answered) / max(float(counts.sum()), 1e-9)
-    if members.min() < smallest - 0.5:
-        return _with_closed_cell(replace(search, centres=search.before))
-    is_settled = np.allclose(means, centres, rtol=0, atol=1e-9)
-    turns = 0 if is_settled else search.turns - 1
+    scaled_counts = (
+        client_counts * len(cell_search.probe.answered) / max(float(client_counts.sum()), 1e-9)
+    )
+    if scaled_counts.min() < smallest - 0.5:
+        return _with_closed_cell(replace(cell_search, centres=cell_search.before))
+    # Lloyd's algorithm ends when the centres stay, or after some steps.
+    is_settled = np.allclose(cell_means, centres, rtol=0, atol=1e-9)
+    remaining_steps = 0 if is_settled else cell_search.turns - 1
     return replace(
-        search,
-        centres=torch.from_numpy(means),
-        turns=turns,
-        stage="means" if turns else "moments",
+        cell_search,
+        centres=torch.from_numpy(cell_means),
+        turns=remaining_steps,
+        stage="means" if remaining_steps else "moments",
     )
 
 
-def _after_moments(search: GroupSearch, answer: np.ndarray) -> GroupSearch:
+def _after_moments(cell_search: GroupSearch, answer_sums: np.ndarray) -> GroupSearch:
     """The search with the moments of both sides of the last cut, at ``"coordinates"``."""
-    sides = torch.from_numpy(answer.reshape(2, -1))
-    moments = torch.cat([search.moments, sides[1:]])
-    moments[search.cell] = sides[0]
-    return replace(search, stage="coordinates", moments=moments)
+    side_moments = torch.from_numpy(answer_sums.reshape(2, -1))
+    moments = torch.cat([cell_search.moments, side_moments[1:]])
+    moments[cell_search.cell] = side_moments[0]
+    return replace(cell_search, stage="coordinates", moments=moments)
 
 
-def _with_closed_cell(search: GroupSearch) -> GroupSearch:
+def _with_closed_cell(cell_search: GroupSearch) -> GroupSearch:
     """The search after a cell could not be cut."""
-    return replace(search, stage="coordinates", closed=(*search.closed, search.cell))
+    return replace(cell_search, stage="coordinates", closed=(*cell_search.closed, cell_search.cell))
 
 
-def _with_next_cell(search: GroupSearch, smallest: int, level: float) -> GroupSearch | None:
+def _with_next_cell(
+    cell_search: GroupSearch, smallest: int, significance_level: float
+) -> GroupSearch | None:
     """The search with the next cell to cut, that of least p of those that are incongruent.
 
     If there is none, the clients are asked for their cells. None if there is only one cell.
     """
-    k = search.centres.shape[1]
+    k = cell_search.centres.shape[1]
+    # Test all cells that are large enough to be cut and have not been found uncuttable.
     p_values: dict[int, float] = {}
-    for cell, vector in enumerate(search.moments.numpy()):
-        moments = Moments.from_vector(vector, k)
-        is_large = moments.count >= max(2, 2 * smallest - 0.5)
-        if cell not in search.closed and is_large:
-            p_values[cell] = congruence_from_sums(moments).p
+    for cell, moment_vector in enumerate(cell_search.moments.numpy()):
+        cell_moments = Moments.from_vector(moment_vector, k)
+        is_large = cell_moments.count >= max(2, 2 * smallest - 0.5)
+        if cell not in cell_search.closed and is_large:
+            p_values[cell] = congruence_from_sums(cell_moments).p
+    # The most incongruent cell is cut next.
     next_cell = min(p_values, key=lambda cell: p_values[cell], default=None)
-    if next_cell is not None and p_values[next_cell] < level:
-        return replace(search, stage="coordinates", cell=next_cell)
-    return replace(search, stage="cell") if len(search.moments) > 1 else None
+    if next_cell is not None and p_values[next_cell] < significance_level:
+        return replace(cell_search, stage="coordinates", cell=next_cell)
+    # No cell differs within itself: the search ends, with cells if there are several.
+    return replace(cell_search, stage="cell") if len(cell_search.moments) > 1 else None

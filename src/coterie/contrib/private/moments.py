@@ -64,43 +64,58 @@ class Moments:
     fourth: float
 
     @classmethod
-    def of(cls, a: np.ndarray, b: np.ndarray) -> Moments:
+    def of(cls, first_halves: np.ndarray, second_halves: np.ndarray) -> Moments:
         """Return the sums of n clients: rows ``(n, k)`` of their first and second halves, in float64."""
-        updates = (a + b) / 2
-        noise = (a - b) / 2
-        fourth = float(((noise**2).sum(axis=1) ** 2).sum())
-        return cls(len(a), updates.sum(axis=0), updates.T @ updates, noise.T @ noise, fourth)
+        # The whole update is the mean of both halves; half of their difference is noise alone.
+        updates = (first_halves + second_halves) / 2
+        half_differences = (first_halves - second_halves) / 2
+        fourth_moment = float(((half_differences**2).sum(axis=1) ** 2).sum())
+        return cls(
+            len(first_halves),
+            updates.sum(axis=0),
+            updates.T @ updates,
+            half_differences.T @ half_differences,
+            fourth_moment,
+        )
 
     def vector(self) -> np.ndarray:
         """Return all sums as one vector of :func:`length` numbers; vectors of clients add up to the vector of their group."""
-        upper = np.triu_indices(len(self.total))
+        # Of symmetric matrices, the upper triangle is enough.
+        upper_indices = np.triu_indices(len(self.total))
         return np.concatenate(
-            [[self.count, self.fourth], self.total, self.products[upper], self.noise[upper]]
+            [
+                [self.count, self.fourth],
+                self.total,
+                self.products[upper_indices],
+                self.noise[upper_indices],
+            ]
         )
 
     @classmethod
-    def from_vector(cls, vector: np.ndarray, k: int) -> Moments:
+    def from_vector(cls, sum_vector: np.ndarray, k: int) -> Moments:
         """Return the sums of a vector.
 
         Raises:
             ValueError: It has another length than sums of sketches of k numbers.
         """
-        if len(vector) != length(k):
+        if len(sum_vector) != length(k):
             raise ValueError(
-                f"sums of sketches of {k} numbers have {length(k)} numbers, got {len(vector)}"
+                f"sums of sketches of {k} numbers have {length(k)} numbers, got {len(sum_vector)}"
             )
-        total, products, noise = np.split(vector[2:], [k, k + k * (k + 1) // 2])
+        update_total, product_triangle, noise_triangle = np.split(
+            sum_vector[2:], [k, k + k * (k + 1) // 2]
+        )
         return cls(
-            count=float(vector[0]),
-            total=total,
-            products=_symmetric(products, k),
-            noise=_symmetric(noise, k),
-            fourth=float(vector[1]),
+            count=float(sum_vector[0]),
+            total=update_total,
+            products=_symmetric(product_triangle, k),
+            noise=_symmetric(noise_triangle, k),
+            fourth=float(sum_vector[1]),
         )
 
-    def __add__(self, other: Moments) -> Moments:
+    def __add__(self, other_moments: Moments) -> Moments:
         """Return the sums of both groups together."""
-        return Moments.from_vector(self.vector() + other.vector(), len(self.total))
+        return Moments.from_vector(self.vector() + other_moments.vector(), len(self.total))
 
     @property
     def scatter(self) -> np.ndarray:
@@ -120,16 +135,16 @@ def length(k: int) -> int:
 
 def _symmetric(upper_triangle: np.ndarray, k: int) -> np.ndarray:
     """The symmetric matrix ``(k, k)`` with this upper triangle, row after row."""
-    matrix = np.zeros((k, k))
-    matrix[np.triu_indices(k)] = upper_triangle
-    return matrix + np.triu(matrix, 1).T
+    full_matrix = np.zeros((k, k))
+    full_matrix[np.triu_indices(k)] = upper_triangle
+    return full_matrix + np.triu(full_matrix, 1).T
 
 
-def congruence_from_sums(sums: Moments) -> Congruence:
+def congruence_from_sums(group_sums: Moments) -> Congruence:
     """Test whether the clients of a group have the same signal: :func:`~coterie.clustering.congruence` from sums alone.
 
     Args:
-        sums: The sums of the group.
+        group_sums: The sums of the group.
 
     Returns:
         The result of the test, of the spread alone; p is 1 for a single client.
@@ -140,41 +155,52 @@ def congruence_from_sums(sums: Moments) -> Congruence:
         >>> congruence_from_sums(Moments.of(*(signal + noise))).p < 1e-5, congruence_from_sums(Moments.of(*noise)).p > 0.05
         (True, True)
     """
-    n = round(sums.count)
-    scatter = sums.scatter
+    n = round(group_sums.count)
+    scatter = group_sums.scatter
     if n < 2:
         return Congruence(n, 0.0, 0.0, math.inf, math.inf, 1.0, None, None, 1.0)
     # The observed spread X = tr S, and Y = (1 - 1/n) tr N, which the noise alone would give.
     observed_spread = float(np.trace(scatter))
-    noise_level = float(np.trace(sums.noise))
-    df = n * (n - 1)
-    inverse_dimension = _inverse_dimension(scatter, sums.noise)
+    noise_level = float(np.trace(group_sums.noise))
+    # How many directions the noise has, which decides how much its norm varies.
+    degrees_of_freedom = n * (n - 1)
+    inverse_dimension = _inverse_dimension(scatter, group_sums.noise)
     # The variance of Y has the squares of single levels, and the products of two.
-    squared_levels = _squared_levels(sums, inverse_dimension)
+    squared_levels = _squared_levels(group_sums, inverse_dimension)
     sum_of_squares = (1 - 1 / n) ** 2 * squared_levels
     sum_of_pairs = (noise_level**2 - squared_levels) / n**2
-    rounding = SQUARE_ROUNDING * n * float(np.trace(sums.products) + noise_level)
-    excess = compared(
+    rounding = SQUARE_ROUNDING * n * float(np.trace(group_sums.products) + noise_level)
+    spread_excess = compared(
         observed_spread,
         (1 - 1 / n) * noise_level,
         sum_of_squares,
         sum_of_pairs,
-        Noise(inverse_dimension, df),
+        Noise(inverse_dimension, degrees_of_freedom),
         rounding,
     )
     effective_dimension = 1 / inverse_dimension
     return Congruence(
-        n, excess.value, excess.z, effective_dimension, df, excess.p, None, None, excess.p
+        n,
+        spread_excess.value,
+        spread_excess.z,
+        effective_dimension,
+        degrees_of_freedom,
+        spread_excess.p,
+        None,
+        None,
+        spread_excess.p,
     )
 
 
-def contrast_from_sums(first: Moments, second: Moments, more: Iterable[Moments] = ()) -> Contrast:
+def contrast_from_sums(
+    first_group: Moments, second_group: Moments, further_groups: Iterable[Moments] = ()
+) -> Contrast:
     """Test whether two groups have the same mean signal: :func:`~coterie.clustering.contrast` from sums alone.
 
     Args:
-        first: The sums of one group, of one client or more.
-        second: Those of the other group, of sketches from the same model by the same map.
-        more: The sums of further groups, from which the effective dimension of the noise is
+        first_group: The sums of one group, of one client or more.
+        second_group: Those of the other group, of sketches from the same model by the same map.
+        further_groups: The sums of further groups, from which the effective dimension of the noise is
             estimated as well.
 
     Returns:
@@ -187,58 +213,72 @@ def contrast_from_sums(first: Moments, second: Moments, more: Iterable[Moments] 
         >>> contrast.p < 1e-6, 45 < contrast.distance < 55, contrast_from_sums(first, Moments.of(*noise[1])).p > 0.05
         (True, True, True)
     """
-    groups = (first, second)
-    all_groups = (first, second, *more)
-    difference = first.total / first.count - second.total / second.count
+    groups = (first_group, second_group)
+    all_groups = (first_group, second_group, *further_groups)
+    # The distance of the mean signals, which noise alone makes positive as well.
+    difference = first_group.total / first_group.count - second_group.total / second_group.count
     squared_distance = float(difference @ difference)
-    noise_levels = [float(np.trace(group.noise)) for group in groups]
+    noise_levels = [float(np.trace(group_sums.noise)) for group_sums in groups]
     # The effective dimension is that of the noise of all groups, but noise along the difference
     # counts for no less than it is.
-    noise_along = float(difference @ (first.noise + second.noise) @ difference)
+    noise_along = float(difference @ (first_group.noise + second_group.noise) @ difference)
     share_along = noise_along / max(squared_distance * sum(noise_levels), 1e-300)
-    scatter: np.ndarray = np.sum([group.scatter for group in all_groups], axis=0)
-    noise: np.ndarray = np.sum([group.noise for group in all_groups], axis=0)
-    inverse_dimension = min(max(_inverse_dimension(scatter, noise), share_along), 1.0)
+    scatter: np.ndarray = np.sum([group_sums.scatter for group_sums in all_groups], axis=0)
+    noise_scatter: np.ndarray = np.sum([group_sums.noise for group_sums in all_groups], axis=0)
+    inverse_dimension = min(max(_inverse_dimension(scatter, noise_scatter), share_along), 1.0)
     # What the noise of both means alone would give, and the squares of it for each group.
-    expected = 0.0
+    expected_distance = 0.0
     sum_of_squares = 0.0
-    for group, level in zip(groups, noise_levels, strict=True):
-        expected += level / group.count**2
-        sum_of_squares += _squared_levels(group, inverse_dimension) / group.count**4
-    df = max(sum(round(group.count) * (round(group.count) - 1) for group in all_groups), 1)
-    rounding = SQUARE_ROUNDING * float(
-        sum(np.trace(group.products) for group in groups) + sum(noise_levels)
+    for group_sums, noise_level in zip(groups, noise_levels, strict=True):
+        expected_distance += noise_level / group_sums.count**2
+        sum_of_squares += _squared_levels(group_sums, inverse_dimension) / group_sums.count**4
+    degrees_of_freedom = max(
+        sum(round(group_sums.count) * (round(group_sums.count) - 1) for group_sums in all_groups), 1
     )
-    excess = compared(
+    rounding = SQUARE_ROUNDING * float(
+        sum(np.trace(group_sums.products) for group_sums in groups) + sum(noise_levels)
+    )
+    distance_excess = compared(
         squared_distance,
-        expected,
+        expected_distance,
         sum_of_squares,
-        max(expected**2 - sum_of_squares, 0.0),
-        Noise(inverse_dimension, df),
+        max(expected_distance**2 - sum_of_squares, 0.0),
+        Noise(inverse_dimension, degrees_of_freedom),
         rounding,
     )
     # The standard deviation of the squared distance, if the means do differ.
-    spread = sum(float(difference @ group.noise @ difference) / group.count**2 for group in groups)
-    sd = max(excess.sd, 2 * math.sqrt(spread))
-    return Contrast(excess.value, sd, excess.z, df, excess.p)
+    signal_variance = sum(
+        float(difference @ group_sums.noise @ difference) / group_sums.count**2
+        for group_sums in groups
+    )
+    standard_deviation = max(distance_excess.sd, 2 * math.sqrt(signal_variance))
+    return Contrast(
+        distance_excess.value,
+        standard_deviation,
+        distance_excess.z,
+        degrees_of_freedom,
+        distance_excess.p,
+    )
 
 
-def _inverse_dimension(scatter: np.ndarray, noise: np.ndarray) -> float:
+def _inverse_dimension(scatter: np.ndarray, noise_scatter: np.ndarray) -> float:
     """``1/r``, the second mean of :mod:`~coterie.clustering.congruence`."""
-    traces = float(np.trace(scatter) * np.trace(noise))
-    if not traces > 0:
+    # Without noise, or without spread, nothing can be estimated.
+    trace_product = float(np.trace(scatter) * np.trace(noise_scatter))
+    if not trace_product > 0:
         return MIN_SHARE
-    return min(max(float((scatter * noise).sum()) / traces, MIN_SHARE), 1.0)
+    return min(max(float((scatter * noise_scatter).sum()) / trace_product, MIN_SHARE), 1.0)
 
 
-def _squared_levels(sums: Moments, inverse_dimension: float) -> float:
+def _squared_levels(group_sums: Moments, inverse_dimension: float) -> float:
     """The sum of squared noise levels.
 
     The square of a level is too large on average by the factor 1 + 2/r; levels are at least as
     unequal as equal ones.
     """
-    of_equal_levels = float(np.trace(sums.noise)) ** 2 / sums.count
-    return max(sums.fourth / (1 + 2 * inverse_dimension), of_equal_levels)
+    # By the inequality of Cauchy and Schwarz, a sum of squares is least for equal levels.
+    of_equal_levels = float(np.trace(group_sums.noise)) ** 2 / group_sums.count
+    return max(group_sums.fourth / (1 + 2 * inverse_dimension), of_equal_levels)
 
 
 _PART_WEIGHTS = np.array([0.2, 0.3, 0.5, 0.2, 0.75])
@@ -268,53 +308,58 @@ class Crossed:
     products: np.ndarray
 
     @classmethod
-    def of(cls, a: np.ndarray, b: np.ndarray) -> Crossed:
+    def of(cls, first_halves: np.ndarray, second_halves: np.ndarray) -> Crossed:
         """Return the sums of n clients: rows ``(n, k)`` of their first and second halves."""
-        dots = (a * b).sum(axis=1)
-        products = a.T @ b
+        # The noise of both halves is independent, so products of the two have no bias by it.
+        half_products = (first_halves * second_halves).sum(axis=1)
+        cross_products = first_halves.T @ second_halves
         return cls(
-            count=len(a),
-            totals=np.stack([a.sum(axis=0), b.sum(axis=0)]),
-            dot=float(dots.sum()),
-            square=float((dots**2).sum()),
-            products=(products + products.T) / 2,
+            count=len(first_halves),
+            totals=np.stack([first_halves.sum(axis=0), second_halves.sum(axis=0)]),
+            dot=float(half_products.sum()),
+            square=float((half_products**2).sum()),
+            products=(cross_products + cross_products.T) / 2,
         )
 
     def vector(self) -> np.ndarray:
         """Return all sums as one vector of :func:`crossed_length` numbers."""
-        upper = np.triu_indices(len(self.products))
-        parts = [
+        upper_indices = np.triu_indices(len(self.products))
+        answer_parts = [
             [self.count],
             self.totals.ravel() / math.sqrt(2),
             [self.dot],
             [self.square],
             # With these factors the triangle has the norm of the whole matrix.
-            self.products[upper] * _triangle_factors(upper),
+            self.products[upper_indices] * _triangle_factors(upper_indices),
         ]
-        weighted = zip(_PART_WEIGHTS, parts, strict=True)
-        return np.concatenate([weight * np.asarray(part) for weight, part in weighted])
+        weighted_parts = zip(_PART_WEIGHTS, answer_parts, strict=True)
+        return np.concatenate(
+            [part_weight * np.asarray(answer_part) for part_weight, answer_part in weighted_parts]
+        )
 
     @classmethod
-    def from_vector(cls, vector: np.ndarray) -> Crossed:
+    def from_vector(cls, answer_sum: np.ndarray) -> Crossed:
         """Return the sums of a vector."""
-        k = _sketch_size(len(vector))
-        weighted_parts = np.split(vector, np.cumsum([1, 2 * k, 1, 1]))
-        count, totals, dot, square, products = (
-            part / weight for weight, part in zip(_PART_WEIGHTS, weighted_parts, strict=True)
+        # Undo the weights and the factors of the vector.
+        k = _sketch_size(len(answer_sum))
+        weighted_parts = np.split(answer_sum, np.cumsum([1, 2 * k, 1, 1]))
+        count_part, totals_part, dot_part, square_part, products_part = (
+            answer_part / part_weight
+            for part_weight, answer_part in zip(_PART_WEIGHTS, weighted_parts, strict=True)
         )
-        upper_triangle = products / _triangle_factors(np.triu_indices(k))
+        upper_triangle = products_part / _triangle_factors(np.triu_indices(k))
         return cls(
-            count=float(count[0]),
-            totals=totals.reshape(2, k) * math.sqrt(2),
-            dot=float(dot[0]),
-            square=float(square[0]),
+            count=float(count_part[0]),
+            totals=totals_part.reshape(2, k) * math.sqrt(2),
+            dot=float(dot_part[0]),
+            square=float(square_part[0]),
             products=_symmetric(upper_triangle, k),
         )
 
 
-def _triangle_factors(upper: tuple[np.ndarray, ...]) -> np.ndarray:
+def _triangle_factors(upper_indices: tuple[np.ndarray, ...]) -> np.ndarray:
     """1 for each place on the diagonal of a symmetric matrix, and √2 for each above it, which stands for two."""
-    return np.where(upper[0] == upper[1], 1.0, math.sqrt(2))
+    return np.where(upper_indices[0] == upper_indices[1], 1.0, math.sqrt(2))
 
 
 def crossed_length(k: int) -> int:
@@ -327,16 +372,16 @@ def crossed_length(k: int) -> int:
     return 3 + 2 * k + k * (k + 1) // 2
 
 
-def _sketch_size(length: int) -> int:
+def _sketch_size(answer_length: int) -> int:
     """k, the numbers of a sketch, from :func:`crossed_length`."""
-    return round((math.sqrt(25 + 8 * (length - 3)) - 5) / 2)
+    return round((math.sqrt(25 + 8 * (answer_length - 3)) - 5) / 2)
 
 
-def crossed_congruence(sums: Crossed, deviation: float = 0.0) -> tuple[float, float]:
+def crossed_congruence(cell_sums: Crossed, deviation: float = 0.0) -> tuple[float, float]:
     """Test whether the clients of a cell have the same signal, from sums with noise.
 
     Args:
-        sums: The sums of the cell.
+        cell_sums: The sums of the cell.
         deviation: Standard deviation of the noise on each number of the vector.
 
     Returns:
@@ -348,44 +393,46 @@ def crossed_congruence(sums: Crossed, deviation: float = 0.0) -> tuple[float, fl
         >>> crossed_congruence(Crossed.of(*(signal - 0.1 + noise)))[1] < 1e-9, crossed_congruence(Crossed.of(*noise))[1] > 0.05
         (True, True)
     """
-    n = max(sums.count, 2.0)
-    k = sums.totals.shape[1]
+    n = max(cell_sums.count, 2.0)
+    k = cell_sums.totals.shape[1]
     _, noise_of_totals, noise_of_dot, _, _ = deviation / _PART_WEIGHTS
-    spread = sums.dot - float(sums.totals[0] @ sums.totals[1]) / n
+    signal_spread = cell_sums.dot - float(cell_sums.totals[0] @ cell_sums.totals[1]) / n
     # The variance of the spread: that of a·b between the clients, and those of the noise on Σ a·b
     # and on the product of both totals.
-    clients_variance = max(sums.square - sums.dot**2 / n, 0.0)
-    squared_totals = float((sums.totals**2).sum()) + 2 * k * noise_of_totals**2
+    clients_variance = max(cell_sums.square - cell_sums.dot**2 / n, 0.0)
+    squared_totals = float((cell_sums.totals**2).sum()) + 2 * k * noise_of_totals**2
     product_variance = 2 * noise_of_totals**2 * squared_totals / n**2
     variance = clients_variance + noise_of_dot**2 + product_variance
     if variance <= 0:
-        return spread, 1.0
-    return spread, float(scipy.special.stdtr(n - 1, -spread / math.sqrt(variance)))
+        return signal_spread, 1.0
+    return signal_spread, float(scipy.special.stdtr(n - 1, -signal_spread / math.sqrt(variance)))
 
 
-def crossed_axis(sums: Crossed) -> tuple[np.ndarray, float]:
+def crossed_axis(cell_sums: Crossed) -> tuple[np.ndarray, float]:
     """Return the direction ``(k,)`` of length 1 along which the clients' signals differ most, and its variance."""
-    n = max(sums.count, 2.0)
-    product_of_totals = np.outer(*sums.totals)
-    scatter = sums.products - (product_of_totals + product_of_totals.T) / 2 / n
+    n = max(cell_sums.count, 2.0)
+    # The centred cross products of both halves, made symmetric.
+    product_of_totals = np.outer(*cell_sums.totals)
+    scatter = cell_sums.products - (product_of_totals + product_of_totals.T) / 2 / n
     eigenvalues, eigenvectors = np.linalg.eigh(scatter)
     direction: np.ndarray = eigenvectors[:, -1]
     return direction, max(float(eigenvalues[-1]), 0.0) / n
 
 
-def axis(sums: Moments) -> np.ndarray:
+def axis(cell_sums: Moments) -> np.ndarray:
     """Return the direction ``(k,)`` of length 1 along which the clients' signals differ most, without the noise's share."""
-    signal_scatter = sums.scatter - (1 - 1 / sums.count) * sums.noise
+    # The scatter that noise alone would give is subtracted.
+    signal_scatter = cell_sums.scatter - (1 - 1 / cell_sums.count) * cell_sums.noise
     _, eigenvectors = np.linalg.eigh(signal_scatter)
     direction: np.ndarray = eigenvectors[:, -1]
     return direction
 
 
-def histogram_cut(counts: np.ndarray) -> int | None:
+def histogram_cut(bin_counts: np.ndarray) -> int | None:
     """Return where to cut a histogram in two, so that the variance within both sides is least.
 
     Args:
-        counts: Shape ``(bins,)``, how many clients are in each bin; noise may make some negative,
+        bin_counts: Shape ``(bins,)``, how many clients are in each bin; noise may make some negative,
             which count as none.
 
     Returns:
@@ -395,15 +442,15 @@ def histogram_cut(counts: np.ndarray) -> int | None:
         >>> histogram_cut(np.array([2, 3, 0, 0, 1, 4]))
         3
     """
-    counts = np.maximum(counts, 0.0)
-    places = np.arange(len(counts))
-    left_counts = np.cumsum(counts)[:-1]
-    right_counts = counts.sum() - left_counts
+    bin_counts = np.maximum(bin_counts, 0.0)
+    bin_places = np.arange(len(bin_counts))
+    left_counts = np.cumsum(bin_counts)[:-1]
+    right_counts = bin_counts.sum() - left_counts
     if not ((left_counts > 0) & (right_counts > 0)).any():
         return None
     # The total variance is that within the sides plus that between them, which is greatest here.
-    left_sums = np.cumsum(counts * places)[:-1]
-    right_sums = (counts * places).sum() - left_sums
+    left_sums = np.cumsum(bin_counts * bin_places)[:-1]
+    right_sums = (bin_counts * bin_places).sum() - left_sums
     with np.errstate(divide="ignore", invalid="ignore"):
         distances = left_sums / left_counts - right_sums / right_counts
         between = np.nan_to_num(left_counts * right_counts * distances**2, nan=-1.0)

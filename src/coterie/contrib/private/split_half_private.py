@@ -211,23 +211,24 @@ class SplitHalfPrivate:
 
     def plan(self, state: SplitHalfPrivateState, cohort: Cohort) -> Plan:
         # Questions and probes are for all clients, a usual round for a sample of them.
-        fraction = 1.0
+        asked_fraction = 1.0
         if state.stage == "norms":
-            question = CellQuestion(ask="norms", scale=state.limit or 1.0)
-            private = PrivateTask(question=question, sends_update=False)
-            task = Task(offered=(0,), private=private)
+            norm_question = CellQuestion(ask="norms", scale=state.limit or 1.0)
+            private_task = PrivateTask(question=norm_question, sends_update=False)
+            task = Task(offered=(0,), private=private_task)
         elif state.stage != "train":
             task = Task(offered=(0,), epochs=0, private=PrivateTask(question=self._question(state)))
         elif self.probes(state):
             task = Task(offered=(0,), halves=True, training=self._probing(state))
         else:
-            fraction = self.fraction
+            asked_fraction = self.fraction
             all_rows = tuple(range(len(state.models)))
             task = Task(offered=all_rows, private=PrivateTask(question=_cell_question(state)))
+        # Sketches cost time, so only tasks that need them make them.
         uses_sketches = task.halves or task.private.question is not None
         return Plan(
             models=state.models,
-            tasks=dict.fromkeys(cohort.sample(state.clients, fraction), task),
+            tasks=dict.fromkeys(cohort.sample(state.clients, asked_fraction), task),
             need="sums",
             private=PrivatePlan(hides_choices=True, clip=state.clip or None),
             columns=slice(0, state.parameters),
@@ -250,26 +251,28 @@ class SplitHalfPrivate:
 
     def _question(self, state: SplitHalfPrivateState) -> CellQuestion:
         """The next question of a search."""
-        search = state.search
-        assert search is not None
-        centres = search.centres.numpy()
+        cell_search = state.search
+        assert cell_search is not None
+        centres = cell_search.centres.numpy()
         if state.stage == "distances":
-            scale = _max_distance(state)
-            return CellQuestion(ask="distances", scale=scale, centres=centres / scale)
-        if search.axes is None:
+            greatest_distance = _max_distance(state)
+            return CellQuestion(
+                ask="distances", scale=greatest_distance, centres=centres / greatest_distance
+            )
+        if cell_search.axes is None:
             return CellQuestion(
                 ask="crossed",
-                scale=search.scale,
+                scale=cell_search.scale,
                 centres=centres,
-                cells=search.open,
+                cells=cell_search.open,
                 cost=CROSSED_COST,
             )
         return CellQuestion(
             ask="places",
-            scale=search.scale,
+            scale=cell_search.scale,
             centres=centres,
-            cells=search.open,
-            axis=search.axes.numpy(),
+            cells=cell_search.open,
+            axis=cell_search.axes.numpy(),
             cost=PLACES_COST,
         )
 
@@ -277,116 +280,140 @@ class SplitHalfPrivate:
         state = replace(state, notes=())
         if state.stage == "train":
             return self._trained(state, replies)
-        answer = replies.sums.by_row.get(0)
-        deviation = replies.sums.deviation
+        answer_sums = replies.sums.by_row.get(0)
+        noise_deviation = replies.sums.deviation
         if state.stage == "norms":
-            return _with_norms(state, replies, answer)
+            return _with_norms(state, replies, answer_sums)
         # Nobody has answered, or too few for their noise to be enough.
-        if answer is None:
+        if answer_sums is None:
             return self._ended(state, "too few clients answered")
-        search = state.search
-        assert search is not None
+        cell_search = state.search
+        assert cell_search is not None
         # The median distance from the centre is the unit of the search.
         if state.stage == "distances":
-            unit = median_of(answer, _max_distance(state))
-            scaled = replace(search, scale=unit, centres=search.centres / unit)
-            return replace(state, stage="search", search=scaled)
-        if search.axes is None:
-            return self._tested(state, search, answer, deviation)
-        return self._cut(state, search, answer, deviation)
+            search_unit = median_of(answer_sums, _max_distance(state))
+            scaled_search = replace(
+                cell_search, scale=search_unit, centres=cell_search.centres / search_unit
+            )
+            return replace(state, stage="search", search=scaled_search)
+        if cell_search.axes is None:
+            return self._tested(state, cell_search, answer_sums, noise_deviation)
+        return self._cut(state, cell_search, answer_sums, noise_deviation)
 
     def _trained(self, state: SplitHalfPrivateState, replies: Replies) -> SplitHalfPrivateState:
         """The state after a round of training."""
-        num_models = len(state.models)
+        # The share of the clients in each group, estimated from noisy counts.
+        model_count = len(state.models)
         mean_counts = replies.mean_counts
         assert mean_counts is not None
-        num_answered = max(len(replies.clients), 1)
-        counted = torch.from_numpy(np.asarray(mean_counts, dtype=np.float64)) / num_answered
+        answer_count = max(len(replies.clients), 1)
+        counted_shares = torch.from_numpy(np.asarray(mean_counts, dtype=np.float64)) / answer_count
         # A mean update is the sum over a group divided by all clients, so that of the group itself
         # is this divided by the group's share.
         has_noise = not np.issubdtype(mean_counts.dtype, np.integer)
-        shares = counted
-        if num_models == 1:
-            shares = torch.ones(1, dtype=torch.float64)
+        group_shares = counted_shares
+        if model_count == 1:
+            group_shares = torch.ones(1, dtype=torch.float64)
         elif has_noise:
-            shares = state.shares + SHARE_SMOOTHING * (counted - state.shares)
-        divisors = shares.where(shares > 0, 1.0)
+            group_shares = state.shares + SHARE_SMOOTHING * (counted_shares - state.shares)
+        divisors = group_shares.where(group_shares > 0, 1.0)
         if has_noise:
             # Below this share a group's mean would be noise.
-            divisors = shares.clamp(min=1 / (4 * num_models))
-        models = state.models + replies.mean_updates / divisors[:, None].float()
+            divisors = group_shares.clamp(min=1 / (4 * model_count))
+        # The mean update of each group is added to its model.
+        group_models = state.models + replies.mean_updates / divisors[:, None].float()
         new_state = replace(
             state,
             round=state.round + 1,
-            models=models,
-            shares=shares,
+            models=group_models,
+            shares=group_shares,
             placing=max(state.placing - 1, 0),
         )
         if not self.probes(state) or not replies.clients:
             return new_state
         # The mean of all clients is the common centre of the search.
-        centre = sketch(replies.mean_updates[:, : state.parameters], self.sketch).double()
-        return replace(new_state, stage="distances", search=CellSearch(centres=centre))
+        common_centre = sketch(replies.mean_updates[:, : state.parameters], self.sketch).double()
+        return replace(new_state, stage="distances", search=CellSearch(centres=common_centre))
 
     def _tested(
-        self, state: SplitHalfPrivateState, search: CellSearch, answer: np.ndarray, deviation: float
+        self,
+        state: SplitHalfPrivateState,
+        cell_search: CellSearch,
+        answer_sums: np.ndarray,
+        deviation: float,
     ) -> SplitHalfPrivateState:
         """The state after a test of all open cells: those in which clients differ get an axis."""
-        k = search.centres.shape[1]
+        k = cell_search.centres.shape[1]
+        # The answer has the sums of all open cells, one after the other.
         sums_of_cells = [
-            Crossed.from_vector(vector) for vector in answer.reshape(-1, crossed_length(k))
+            Crossed.from_vector(cell_vector)
+            for cell_vector in answer_sums.reshape(-1, crossed_length(k))
         ]
-        p_values = [crossed_congruence(sums, deviation)[1] for sums in sums_of_cells]
-        if search.note is None:
-            note = self._test_note(state, p_values[0], sums_of_cells[0].count)
-            search = replace(search, note=note)
-        centres = search.centres.clone()
-        axes: list[torch.Tensor] = []
+        p_values = [crossed_congruence(cell_sums, deviation)[1] for cell_sums in sums_of_cells]
+        if cell_search.note is None:
+            test_note = self._test_note(state, p_values[0], sums_of_cells[0].count)
+            cell_search = replace(cell_search, note=test_note)
+        # Cut the cells whose clients differ significantly, and leave the others as they are.
+        centres = cell_search.centres.clone()
+        histogram_axes: list[torch.Tensor] = []
         cut_cells: list[int] = []
-        for cell, sums, p in zip(search.open, sums_of_cells, p_values, strict=True):
+        for tested_cell, cell_sums, p in zip(
+            cell_search.open, sums_of_cells, p_values, strict=True
+        ):
             if not p < self.level:
                 continue
             # The histogram is around the mean of the cell's clients, along the axis of their
             # greatest variance.
-            centres[cell] += torch.from_numpy(sums.totals.mean(axis=0) / max(sums.count, 2.0))
-            direction, variance = crossed_axis(sums)
+            centres[tested_cell] += torch.from_numpy(
+                cell_sums.totals.mean(axis=0) / max(cell_sums.count, 2.0)
+            )
+            direction, variance = crossed_axis(cell_sums)
             half_width = min(HALF_WIDTH * max(variance, 1e-3) ** 0.5, MAX_HALF_WIDTH)
-            axes.append(torch.from_numpy(direction) / (2 * half_width))
-            cut_cells.append(cell)
-        if not axes:
-            return self._ended(replace(state, search=search))
-        search = replace(search, centres=centres, axes=torch.stack(axes), open=tuple(cut_cells))
-        return replace(state, search=search)
+            histogram_axes.append(torch.from_numpy(direction) / (2 * half_width))
+            cut_cells.append(tested_cell)
+        if not histogram_axes:
+            return self._ended(replace(state, search=cell_search))
+        cell_search = replace(
+            cell_search, centres=centres, axes=torch.stack(histogram_axes), open=tuple(cut_cells)
+        )
+        return replace(state, search=cell_search)
 
     def _cut(
-        self, state: SplitHalfPrivateState, search: CellSearch, answer: np.ndarray, deviation: float
+        self,
+        state: SplitHalfPrivateState,
+        cell_search: CellSearch,
+        answer_sums: np.ndarray,
+        deviation: float,
     ) -> SplitHalfPrivateState:
         """The state after histograms of all cells that are cut."""
-        centres = list(search.centres)
+        # Each cell that can be cut becomes two, which are tested next.
+        centres = list(cell_search.centres)
         new_cells: list[int] = []
-        centres_of_sides = cuts(self._question(state), answer, deviation)
-        for cell, sides in zip(search.open, centres_of_sides, strict=True):
-            if sides is None:
+        centres_of_sides = cuts(self._question(state), answer_sums, deviation)
+        for cut_cell, side_centres in zip(cell_search.open, centres_of_sides, strict=True):
+            if side_centres is None:
                 continue
             # One side keeps the number of the cell; the other becomes a new cell.
-            centres[cell] = torch.from_numpy(sides[0])
-            centres.append(torch.from_numpy(sides[1]))
-            new_cells += [cell, len(centres) - 1]
-        search = replace(
-            search,
+            centres[cut_cell] = torch.from_numpy(side_centres[0])
+            centres.append(torch.from_numpy(side_centres[1]))
+            new_cells += [cut_cell, len(centres) - 1]
+        cell_search = replace(
+            cell_search,
             centres=torch.stack(centres),
             open=tuple(new_cells),
             axes=None,
-            level=search.level + 1,
+            level=cell_search.level + 1,
         )
-        state = replace(state, search=search)
-        if not new_cells or search.level >= self.levels:
+        state = replace(state, search=cell_search)
+        # No cell could be cut, or there are as many groups as the settings allow.
+        if not new_cells or cell_search.level >= self.levels:
             return self._ended(state)
         return state
 
-    def _test_note(self, state: SplitHalfPrivateState, p: float, count: float) -> Note:
+    def _test_note(self, state: SplitHalfPrivateState, p: float, client_count: float) -> Note:
         """Describe the test of the first cell, which has all clients."""
-        criterion = differ("p", p, self.level, max(round(count), 2))
+        # The note is kept until the search ends, and then says what has followed.
+        criterion = differ("p", p, self.level, max(round(client_count), 2))
         return Note(
             kind="keep",
             effect="keeps",
@@ -395,42 +422,42 @@ class SplitHalfPrivate:
             criteria=(criterion,),
         )
 
-    def _ended(self, state: SplitHalfPrivateState, reason: str = "") -> SplitHalfPrivateState:
+    def _ended(self, state: SplitHalfPrivateState, end_reason: str = "") -> SplitHalfPrivateState:
         """The state after a search: a model for each cell."""
-        search = state.search
-        assert search is not None
-        num_groups = len(search.centres)
-        note = search.note
-        if note is None:
-            text = reason or "no groups"
-            note = Note(kind="keep", effect="keeps", clients=state.clients, text=text)
+        cell_search = state.search
+        assert cell_search is not None
+        group_count = len(cell_search.centres)
+        search_note = cell_search.note
+        if search_note is None:
+            note_text = end_reason or "no groups"
+            search_note = Note(kind="keep", effect="keeps", clients=state.clients, text=note_text)
         # No groups were found: wait twice as long for the next search.
-        if num_groups == 1:
-            otherwise = "they would have been searched for groups" if note.criteria else ""
+        if group_count == 1:
+            otherwise = "they would have been searched for groups" if search_note.criteria else ""
             return replace(
                 state,
                 stage="train",
-                notes=(replace(note, otherwise=otherwise),),
+                notes=(replace(search_note, otherwise=otherwise),),
                 due=state.round + state.wait,
                 wait=2 * state.wait,
                 search=None,
             )
-        text = f"{note.text}; {num_groups} groups, of which the server does not know the members"
-        note = replace(
-            note,
+        note_text = f"{search_note.text}; {group_count} groups, of which the server does not know the members"
+        search_note = replace(
+            search_note,
             kind="split",
             effect="divides",
-            text=text,
-            numbers={"groups": float(num_groups)},
+            text=note_text,
+            numbers={"groups": float(group_count)},
             otherwise="it would not have been divided",
         )
         return replace(
             state,
             stage="train",
-            models=state.models.expand(num_groups, -1).clone(),
-            shares=torch.full((num_groups,), 1 / num_groups, dtype=torch.float64),
+            models=state.models.expand(group_count, -1).clone(),
+            shares=torch.full((group_count,), 1 / group_count, dtype=torch.float64),
             placing=PLACED_ROUNDS,
-            notes=(note,),
+            notes=(search_note,),
         )
 
     def assignment(self, state: SplitHalfPrivateState) -> Assignment:
@@ -462,21 +489,25 @@ def _max_distance(state: SplitHalfPrivateState) -> float:
 
 def _cell_question(state: SplitHalfPrivateState) -> CellQuestion | None:
     """The question by which clients take the model of their cell; None once they choose by loss."""
-    search = state.search
-    if not state.placing or search is None:
+    cell_search = state.search
+    if not state.placing or cell_search is None:
         return None
-    centres = search.centres.numpy() / UNLIMITED_SCALE
-    return CellQuestion(ask="cell", scale=UNLIMITED_SCALE * search.scale, centres=centres)
+    # So large a scale shortens no sketch; the centres are in the same unit.
+    centres = cell_search.centres.numpy() / UNLIMITED_SCALE
+    return CellQuestion(ask="cell", scale=UNLIMITED_SCALE * cell_search.scale, centres=centres)
 
 
 def _with_norms(
-    state: SplitHalfPrivateState, replies: Replies, answer: np.ndarray | None
+    state: SplitHalfPrivateState, replies: Replies, answer_sums: np.ndarray | None
 ) -> SplitHalfPrivateState:
     """The state after a histogram of the norms of updates, which gives the maximum norm."""
-    if answer is None:
+    if answer_sums is None:
         # Nobody has answered: ask again. Or the clients cannot answer.
         return state if not replies.clients else replace(state, stage="train")
+    # With so few clients the histogram is mostly noise: the boundary's norm has to do.
     if MIN_CLIENTS_PER_DEVIATION * replies.sums.deviation > len(replies.clients):
         return replace(state, stage="train", clip=state.limit)
-    norm, examples = norms_of(answer, state.limit or 1.0)
-    return replace(state, stage="train", clip=min(norm, state.limit), examples=examples)
+    median_norm, median_examples = norms_of(answer_sums, state.limit or 1.0)
+    return replace(
+        state, stage="train", clip=min(median_norm, state.limit), examples=median_examples
+    )

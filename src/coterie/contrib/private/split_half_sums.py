@@ -165,9 +165,9 @@ class SumsDecision:
 
     def describe(self, group: Leaf) -> Note:
         """Describe the decision."""
-        kind = "hold" if isinstance(self.action, ProbeAgain) else "keep"
-        text = f"{self.criterion.text}; {self.why}" if self.why else self.criterion.text
-        return group_note(group, kind, text, self.test, self.criterion, self.otherwise)
+        note_kind = "hold" if isinstance(self.action, ProbeAgain) else "keep"
+        note_text = f"{self.criterion.text}; {self.why}" if self.why else self.criterion.text
+        return group_note(group, note_kind, note_text, self.test, self.criterion, self.otherwise)
 
 
 Stage = Literal["search", "place", "review", "move", "train"]
@@ -264,10 +264,10 @@ class SplitHalfSums(Probing):
     # ---------------------------------------------------------------------------------------------------
 
     def init(self, federation: Federation) -> SplitHalfSumsState:
-        group = Leaf(node=0, clients=federation.clients, model=federation.draw(0))
+        first_group = Leaf(node=0, clients=federation.clients, model=federation.draw(0))
         return SplitHalfSumsState(
             round=0,
-            groups=(group,),
+            groups=(first_group,),
             watched={0: SumsSchedule(due=self.first_probe)},
             k=min(self.sketch, federation.parameters.stop),
             parameters=federation.parameters.stop,
@@ -275,31 +275,31 @@ class SplitHalfSums(Probing):
         )
 
     def plan(self, state: SplitHalfSumsState, cohort: Cohort) -> Plan:
-        present = set(cohort.present)
-        models = [group.model for group in state.groups]
+        present_clients = set(cohort.present)
+        offered_models = [group.model for group in state.groups]
         match state.stage:
             case "search":
-                tasks = _search_tasks(state, present)
+                client_tasks = _search_tasks(state, present_clients)
             case "place":
-                tasks = _placement_tasks(state, present)
+                client_tasks = _placement_tasks(state, present_clients)
             case "review":
-                groups = [group for group in state.groups if group.clients]
-                models = [middle(groups)] * len(models)
-                tasks = self._review_tasks(state, present)
+                filled_groups = [group for group in state.groups if group.clients]
+                offered_models = [middle(filled_groups)] * len(offered_models)
+                client_tasks = self._review_tasks(state, present_clients)
             case "move":
-                tasks = _move_tasks(state, present)
+                client_tasks = _move_tasks(state, present_clients)
             case _:
-                tasks = self._training_tasks(state, cohort)
-                models += [model for _, model in _extra_rows(state).values()]
+                client_tasks = self._training_tasks(state, cohort)
+                offered_models += [extra_model for _, extra_model in _extra_rows(state).values()]
         # Sketches cost time: make them only for tasks that use them.
         needs_sketches = False
-        for task in tasks.values():
+        for task in client_tasks.values():
             question = question_of(task)
             if task.halves or (question is not None and question.ask != "sizes"):
                 needs_sketches = True
         return Plan(
-            models=torch.stack(models),
-            tasks=tasks,
+            models=torch.stack(offered_models),
+            tasks=client_tasks,
             need="sums",
             columns=slice(0, state.parameters),
             sketch=self.sketch if needs_sketches else None,
@@ -312,23 +312,23 @@ class SplitHalfSums(Probing):
 
         The rows of the plan are the groups' models, then those of :func:`_extra_rows`.
         """
-        present = set(cohort.present)
+        present_clients = set(cohort.present)
         extra_rows = _extra_rows(state)
-        tasks: dict[Client, Task] = {}
-        for row, group in enumerate(state.groups):
+        client_tasks: dict[Client, Task] = {}
+        for group_row, group in enumerate(state.groups):
             if not group.clients:
                 continue
             probe = state.watched[group.node].probe
             if probe is None and self.probes(state, group):
                 # All members are asked: too few would not separate groups.
-                task = self._probe_task(state, row)
-                tasks |= dict.fromkeys(cohort.sample(group.clients, 1.0), task)
+                task = self._probe_task(state, group_row)
+                client_tasks |= dict.fromkeys(cohort.sample(group.clients, 1.0), task)
                 continue
             # A usual round: the group's model, and histograms of norms and numbers of examples.
             usual_task = Task(
-                offered=(row,), private=PrivateTask(question=CellQuestion(ask="sizes"))
+                offered=(group_row,), private=PrivateTask(question=CellQuestion(ask="sizes"))
             )
-            tasks |= dict.fromkeys(cohort.sample(group.clients, self.fraction), usual_task)
+            client_tasks |= dict.fromkeys(cohort.sample(group.clients, self.fraction), usual_task)
             if probe is not None:
                 # The probe lasts: those who have not answered train from the same model as the others.
                 task = Task(
@@ -338,39 +338,43 @@ class SplitHalfSums(Probing):
                     lr_round=probe.round,
                     private=PrivateTask(question=CellQuestion(ask="moments", scale=probe.scale)),
                 )
-                waiting = (present & set(group.clients)) - set(probe.answered)
-                tasks |= dict.fromkeys(sorted(waiting), task)
+                waiting_members = (present_clients & set(group.clients)) - set(probe.answered)
+                client_tasks |= dict.fromkeys(sorted(waiting_members), task)
         # Walkers train on halves from the model of their branch, and send nothing.
-        for client in sorted(present & set(state.walkers)):
-            node = state.walkers[client]
-            branch = state.branches[node]
+        for client in sorted(present_clients & set(state.walkers)):
+            branch_node = state.walkers[client]
+            branch = state.branches[branch_node]
             if client not in branch.sketched:
-                tasks[client] = Task(
-                    offered=(extra_rows["branch", node][0],),
+                client_tasks[client] = Task(
+                    offered=(extra_rows["branch", branch_node][0],),
                     halves=True,
                     training=replace(state.training, steps=branch.steps),
                     lr_round=branch.round,
                     private=PrivateTask(sends_update=False),
                 )
-        return dict(sorted(tasks.items()))
+        return dict(sorted(client_tasks.items()))
 
-    def _probe_task(self, state: SplitHalfSumsState, row: int) -> Task:
-        question = CellQuestion(ask="moments", scale=SCALE_IN_NORMS * state.norm)
+    def _probe_task(self, state: SplitHalfSumsState, group_row: int) -> Task:
+        moments_question = CellQuestion(ask="moments", scale=SCALE_IN_NORMS * state.norm)
         return Task(
-            offered=(row,),
+            offered=(group_row,),
             halves=True,
             training=self._probing(state),
-            private=PrivateTask(question=question),
+            private=PrivateTask(question=moments_question),
         )
 
-    def _review_tasks(self, state: SplitHalfSumsState, present: set[Client]) -> dict[Client, Task]:
+    def _review_tasks(
+        self, state: SplitHalfSumsState, present_clients: set[Client]
+    ) -> dict[Client, Task]:
         """All clients train on halves from one model, and their updates do not count."""
-        tasks: dict[Client, Task] = {}
-        for row, group in enumerate(state.groups):
-            task = self._probe_task(state, row)
-            task = replace(task, private=replace(task.private, sends_update=False))
-            tasks |= dict.fromkeys(sorted(present & set(group.clients)), task)
-        return tasks
+        client_tasks: dict[Client, Task] = {}
+        for group_row, group in enumerate(state.groups):
+            review_task = self._probe_task(state, group_row)
+            review_task = replace(
+                review_task, private=replace(review_task.private, sends_update=False)
+            )
+            client_tasks |= dict.fromkeys(sorted(present_clients & set(group.clients)), review_task)
+        return client_tasks
 
     def probes(self, state: SplitHalfSumsState, group: Leaf) -> bool:
         """Return whether a group probes in the next round: it is due, and large enough to be divided."""
@@ -383,17 +387,20 @@ class SplitHalfSums(Probing):
             return False
         if state.watched[group.node].probe is not None:
             return True
-        num_clients = len(group.clients)
-        return state.answered * num_clients < min(ENOUGH_SHARE * num_clients, ENOUGH_CLIENTS)
+        # A sample of the members answers in each round. The probe needs enough of them.
+        client_count = len(group.clients)
+        return state.answered * client_count < min(ENOUGH_SHARE * client_count, ENOUGH_CLIENTS)
 
     def _probing(self, state: SplitHalfSumsState) -> Training:
         """The training settings of every half."""
-        settings = state.training
+        round_training = state.training
         if self.steps is not None:
-            return replace(settings, steps=self.steps)
-        sizes = [round(state.size)] if state.size else []
-        return of_equal_steps(settings, sizes, HALF_STEPS_IN_ROUNDS) or replace(
-            settings, steps=max(1, settings.epochs)
+            return replace(round_training, steps=self.steps)
+        # Both halves make the same number of steps at every client, so that their noise is
+        # comparable.
+        example_counts = [round(state.size)] if state.size else []
+        return of_equal_steps(round_training, example_counts, HALF_STEPS_IN_ROUNDS) or replace(
+            round_training, steps=max(1, round_training.epochs)
         )
 
     def step(self, state: SplitHalfSumsState, replies: Replies) -> SplitHalfSumsState:
@@ -411,25 +418,27 @@ class SplitHalfSums(Probing):
                 new_state = self._trained(state, replies)
         return replace(new_state, stage=self._next_stage(state.stage, new_state))
 
-    def _next_stage(self, done: Stage, state: SplitHalfSumsState) -> Stage:
+    def _next_stage(self, done_stage: Stage, state: SplitHalfSumsState) -> Stage:
         """What the next exchange is for. Within a round the stages follow each other in this order."""
-        if done in ("train", "search") and state.searches:
+        if done_stage in ("train", "search") and state.searches:
             return "search"
+        # Walkers that have trained on halves can be asked for their cell.
         has_sketched_walkers = any(
             client in state.branches[node].sketched for client, node in state.walkers.items()
         )
-        if done in ("train", "search") and has_sketched_walkers:
+        if done_stage in ("train", "search") and has_sketched_walkers:
             return "place"
         has_several_groups = state.has_several_groups
+        # A review trains all clients from one model, and needs a scale of the sketches.
         review_due = self.review_every and state.round >= state.review[0]
         if (
-            done in ("train", "search", "place")
+            done_stage in ("train", "search", "place")
             and review_due
             and has_several_groups
             and state.norm > 0
         ):
             return "review"
-        if done != "move" and has_several_groups and state.round >= state.moves:
+        if done_stage != "move" and has_several_groups and state.round >= state.moves:
             return "move"
         return "train"
 
@@ -438,23 +447,31 @@ class SplitHalfSums(Probing):
 
     def _trained(self, state: SplitHalfSumsState, replies: Replies) -> SplitHalfSumsState:
         """The state after a round of training: new models, and the decisions of probes that end."""
-        answered = set(replies.clients)
+        answering_clients = set(replies.clients)
         extra_rows = _extra_rows(state)
-        counts = replies.mean_counts
-        if counts is None:
-            counts = np.zeros(len(replies.mean_updates))
+        # Without a reply there are no counts.
+        client_counts = replies.mean_counts
+        if client_counts is None:
+            client_counts = np.zeros(len(replies.mean_updates))
+        # Each group gets its mean update, and each probe the answers of this round.
         new_state = _with_sizes(replace(state, round=state.round + 1, groups=()), state, replies)
-        for row, group in enumerate(state.groups):
+        for group_row, group in enumerate(state.groups):
             probe = state.watched[group.node].probe
-            trained = (replies.mean_updates[row] + group.model, int(counts[row]))
-            probe_row = row
+            trained_mean = (
+                replies.mean_updates[group_row] + group.model,
+                int(client_counts[group_row]),
+            )
+            probe_row = group_row
             if probe is not None:
                 # Some members have trained from the model of the probe, and count as well.
                 probe_row = extra_rows["probe", group.node][0]
-                probed = (replies.mean_updates[probe_row] + probe.model, int(counts[probe_row]))
-                trained = _weighted_mean(trained, probed)
-            model, count = trained
-            new_group = replace(group, model=model if count else group.model)
+                probed_mean = (
+                    replies.mean_updates[probe_row] + probe.model,
+                    int(client_counts[probe_row]),
+                )
+                trained_mean = _weighted_mean(trained_mean, probed_mean)
+            mean_model, trained_count = trained_mean
+            new_group = replace(group, model=mean_model if trained_count else group.model)
             new_state = replace(new_state, groups=(*new_state.groups, new_group))
             if not self.probes(state, group):
                 continue
@@ -466,21 +483,21 @@ class SplitHalfSums(Probing):
                     scale=SCALE_IN_NORMS * state.norm,
                     sums=torch.zeros(0, dtype=torch.float64),
                 )
-            sums = replies.sums.by_row.get(probe_row)
-            probe = probe.with_answers(answered & set(group.clients), sums)
+            probe_sums = replies.sums.by_row.get(probe_row)
+            probe = probe.with_answers(answering_clients & set(group.clients), probe_sums)
             new_state = self._probed(new_state, group, probe, self._lasts(state, group))
-        new_state = _with_sketched_walkers(new_state, answered)
+        new_state = _with_sketched_walkers(new_state, answering_clients)
         # The share of the clients that answer decides whether the next probe lasts several rounds.
-        num_clients = sum(len(group.clients) for group in state.groups) + len(state.walkers)
-        num_asked = max(1.0, self.fraction * num_clients)
-        return replace(new_state, answered=min(1.0, len(replies.clients) / num_asked))
+        client_count = sum(len(group.clients) for group in state.groups) + len(state.walkers)
+        asked_count = max(1.0, self.fraction * client_count)
+        return replace(new_state, answered=min(1.0, len(replies.clients) / asked_count))
 
     def _probed(
-        self, state: SplitHalfSumsState, group: Leaf, probe: SumsProbe, lasts: bool
+        self, state: SplitHalfSumsState, group: Leaf, probe: SumsProbe, probe_lasts: bool
     ) -> SplitHalfSumsState:
         """The state after a round in which a group probed."""
         schedule = state.watched[group.node]
-        if lasts and not probe.ends(group.clients, state.round):
+        if probe_lasts and not probe.ends(group.clients, state.round):
             schedule = replace(schedule, probe=probe, due=state.round + 1)
             return replace(state, watched={**state.watched, group.node: schedule})
         # The probe ends: decide, schedule the next one, and begin a search if both probes differ.
@@ -489,19 +506,25 @@ class SplitHalfSums(Probing):
         state = replace(state, watched={**state.watched, group.node: schedule})
         if decision is None:
             return state
-        note = decision.describe(group)
+        probe_note = decision.describe(group)
         if not isinstance(decision.action, SearchGroups):
-            return replace(state, notes=(*state.notes, note))
+            return replace(state, notes=(*state.notes, probe_note))
         # A search begins with one cell, the whole group.
-        moments = Moments.from_vector(probe.sums.numpy(), state.k)
-        centre = torch.from_numpy(moments.total / moments.count)[None]
-        search = GroupSearch(
-            probe=probe, note=note, centres=centre, before=centre, moments=probe.sums[None]
+        group_moments = Moments.from_vector(probe.sums.numpy(), state.k)
+        group_centre = torch.from_numpy(group_moments.total / group_moments.count)[None]
+        group_search = GroupSearch(
+            probe=probe,
+            note=probe_note,
+            centres=group_centre,
+            before=group_centre,
+            moments=probe.sums[None],
         )
-        if lasts:
+        if probe_lasts:
             # A question would be answered by few: cut at the mean, and let clients move later.
-            search = replace(search, stage="cell", centres=torch.from_numpy(halved(moments)))
-        return replace(state, searches={**state.searches, group.node: search})
+            group_search = replace(
+                group_search, stage="cell", centres=torch.from_numpy(halved(group_moments))
+            )
+        return replace(state, searches={**state.searches, group.node: group_search})
 
     def _decide_probe(
         self, probe: SumsProbe, schedule: SumsSchedule, k: int
@@ -509,41 +532,46 @@ class SplitHalfSums(Probing):
         """Test the members of a group, from the sums of its probe; None if too few answered."""
         if not len(probe.sums):
             return None
-        test = congruence_from_sums(Moments.from_vector(probe.sums.numpy(), k))
-        if test.clients < 2:
+        # The spread test, from the sums of the members' moments.
+        spread_test = congruence_from_sums(Moments.from_vector(probe.sums.numpy(), k))
+        if spread_test.clients < 2:
             return None
         if schedule.unconfirmed is None:
             # The first of two probes: as if a second probe had the same p.
-            p = repeated_p(test.p, test.p, test.clients)
-            criterion = differ("p if seen twice", p, self.level, test.clients)
-            again = "tested again in the next round, for confirmation"
+            p = repeated_p(spread_test.p, spread_test.p, spread_test.clients)
+            criterion = differ("p if seen twice", p, self.level, spread_test.clients)
+            next_step = "tested again in the next round, for confirmation"
             if criterion.held:
-                otherwise = f"it would not have been {again}"
-                return SumsDecision(ProbeAgain(), test, criterion, again, otherwise)
-            otherwise = f"it would have been {again}"
-            return SumsDecision(KeepWhole(), test, criterion, otherwise=otherwise)
+                otherwise = f"it would not have been {next_step}"
+                return SumsDecision(ProbeAgain(), spread_test, criterion, next_step, otherwise)
+            otherwise = f"it would have been {next_step}"
+            return SumsDecision(KeepWhole(), spread_test, criterion, otherwise=otherwise)
         # The second of two probes. It counts only if enough clients have answered.
         first_p, first_count = schedule.unconfirmed
-        if 2 * test.clients < first_count:
+        if 2 * spread_test.clients < first_count:
             return None
-        p = repeated_p(first_p, test.p, clients=min(first_count, test.clients))
-        criterion = differ("p of two probes", p, self.level, test.clients)
+        p = repeated_p(first_p, spread_test.p, clients=min(first_count, spread_test.clients))
+        criterion = differ("p of two probes", p, self.level, spread_test.clients)
         otherwise = "its members would have been searched for groups"
-        action = SearchGroups() if criterion.held else KeepWhole()
-        return SumsDecision(action, test, criterion, otherwise=otherwise)
+        next_action = SearchGroups() if criterion.held else KeepWhole()
+        return SumsDecision(next_action, spread_test, criterion, otherwise=otherwise)
 
     def _next_probe(
-        self, schedule: SumsSchedule, decision: SumsDecision | None, round: int
+        self, schedule: SumsSchedule, decision: SumsDecision | None, completed_round: int
     ) -> SumsSchedule:
         """Schedule the next probe of a group: in the next round if a finding is to be confirmed, else later."""
         if decision is None:
-            due = self._turn(round) if schedule.unconfirmed is None else round + 1
-            return replace(schedule, due=due, probe=None)
-        test = decision.test
+            due_round = (
+                self._turn(completed_round) if schedule.unconfirmed is None else completed_round + 1
+            )
+            return replace(schedule, due=due_round, probe=None)
+        spread_test = decision.test
         if isinstance(decision.action, ProbeAgain):
-            return SumsSchedule(due=round + 1, unconfirmed=(test.p, test.clients))
-        calm = schedule.calm + 1 if test.p > MIN_P_OF_NO_DIFFERENCE else 0
-        return SumsSchedule(due=self._later(round, calm), calm=calm)
+            return SumsSchedule(
+                due=completed_round + 1, unconfirmed=(spread_test.p, spread_test.clients)
+            )
+        calm_probes = schedule.calm + 1 if spread_test.p > MIN_P_OF_NO_DIFFERENCE else 0
+        return SumsSchedule(due=self._later(completed_round, calm_probes), calm=calm_probes)
 
     # -- a search
     # ---------------------------------------------------------------------------------------------------------
@@ -551,19 +579,19 @@ class SplitHalfSums(Probing):
     def _searched(self, state: SplitHalfSumsState, replies: Replies) -> SplitHalfSumsState:
         """The state after the members of groups have answered a question of a search."""
         new_state = replace(state, searches={})
-        for row, group in enumerate(state.groups):
-            search = state.searches.get(group.node)
-            if search is None:
+        for group_row, group in enumerate(state.groups):
+            group_search = state.searches.get(group.node)
+            if group_search is None:
                 continue
-            if search.stage == "cell":
-                new_state = self._divided(new_state, group, search, replies.sums.cells)
+            if group_search.stage == "cell":
+                new_state = self._divided(new_state, group, group_search, replies.sums.cells)
                 continue
-            answer = replies.sums.by_row.get(row)
-            next_search = after_answer(search, answer, self.smallest, self.level)
+            answer_sums = replies.sums.by_row.get(group_row)
+            next_search = after_answer(group_search, answer_sums, self.smallest, self.level)
             if next_search is None:
-                text = f"{search.note.text}; but no cut of its members was found"
-                note = replace(search.note, text=text, otherwise="")
-                new_state = replace(new_state, notes=(*new_state.notes, note))
+                note_text = f"{group_search.note.text}; but no cut of its members was found"
+                failure_note = replace(group_search.note, text=note_text, otherwise="")
+                new_state = replace(new_state, notes=(*new_state.notes, failure_note))
             else:
                 searches = {**new_state.searches, group.node: next_search}
                 new_state = replace(new_state, searches=searches)
@@ -573,44 +601,49 @@ class SplitHalfSums(Probing):
         self,
         state: SplitHalfSumsState,
         group: Leaf,
-        search: GroupSearch,
-        cells: Mapping[Client, int],
+        group_search: GroupSearch,
+        cell_of_client: Mapping[Client, int],
     ) -> SplitHalfSumsState:
         """The state after the members of a group have said which cell is theirs.
 
         Args:
             state: The state.
             group: The group.
-            search: Its search.
-            cells: Client -> its cell.
+            group_search: Its search.
+            cell_of_client: Client -> its cell.
         """
-        clients_of_cell: list[list[Client]] = [[] for _ in search.centres]
-        for client, cell in sorted(cells.items()):
-            if client in group.clients and cell < len(clients_of_cell):
-                clients_of_cell[cell].append(client)
-        used_cells = [cell for cell, clients in enumerate(clients_of_cell) if clients]
-        sizes = [len(clients_of_cell[cell]) for cell in used_cells]
+        # The members of each cell, of those that have answered.
+        clients_of_cell: list[list[Client]] = [[] for _ in group_search.centres]
+        for client, cell_number in sorted(cell_of_client.items()):
+            if client in group.clients and cell_number < len(clients_of_cell):
+                clients_of_cell[cell_number].append(client)
+        used_cells = [cell_number for cell_number, clients in enumerate(clients_of_cell) if clients]
+        cell_sizes = [len(clients_of_cell[cell_number]) for cell_number in used_cells]
         # As large as the smallest cell would be if all members had answered.
-        smallest = min(sizes, default=0) * len(group.clients) / max(sum(sizes), 1)
-        if len(used_cells) < 2 or smallest < self.smallest - 0.5:
-            note = replace(search.note, text=f"{search.note.text}; but too few have answered")
-            return replace(state, notes=(*state.notes, note))
+        smallest_cell = min(cell_sizes, default=0) * len(group.clients) / max(sum(cell_sizes), 1)
+        if len(used_cells) < 2 or smallest_cell < self.smallest - 0.5:
+            failure_note = replace(
+                group_search.note, text=f"{group_search.note.text}; but too few have answered"
+            )
+            return replace(state, notes=(*state.notes, failure_note))
+        # Each used cell becomes a group.
         first_node = state.next_node
         children = {
-            first_node + i: tuple(clients_of_cell[cell]) for i, cell in enumerate(used_cells)
+            first_node + cell_position: tuple(clients_of_cell[cell_number])
+            for cell_position, cell_number in enumerate(used_cells)
         }
         # Members that have not answered walk from the branch to a group.
-        silent = set(group.clients).difference(*children.values())
-        probe = search.probe
-        branch = Branch(
+        silent_members = set(group.clients).difference(*children.values())
+        search_probe = group_search.probe
+        new_branch = Branch(
             children=tuple(children),
-            model=probe.model,
+            model=search_probe.model,
             last_model=group.model,
-            steps=probe.steps,
-            round=probe.round,
-            scale=probe.scale,
-            centres=search.centres[used_cells],
-            sketched=tuple(sorted(silent & set(probe.answered))),
+            steps=search_probe.steps,
+            round=search_probe.round,
+            scale=search_probe.scale,
+            centres=group_search.centres[used_cells],
+            sketched=tuple(sorted(silent_members & set(search_probe.answered))),
         )
         # The parts start from the group's model.
         other_groups = [other for other in state.groups if other.node != group.node]
@@ -618,15 +651,22 @@ class SplitHalfSums(Probing):
             Leaf(node=node, clients=clients, model=group.model)
             for node, clients in children.items()
         ]
-        watched = {node: each for node, each in state.watched.items() if node != group.node}
-        watched |= {node: SumsSchedule(due=self._turn(state.round)) for node in children}
+        group_schedules = {
+            node: group_schedule
+            for node, group_schedule in state.watched.items()
+            if node != group.node
+        }
+        group_schedules |= {node: SumsSchedule(due=self._turn(state.round)) for node in children}
         return replace(
             state,
             groups=ordered([*other_groups, *new_groups]),
-            branches={**state.branches, group.node: branch},
-            walkers={**state.walkers, **dict.fromkeys(sorted(silent), group.node)},
-            watched=watched,
-            notes=(*state.notes, _split_note(search.note, group.node, children, len(silent))),
+            branches={**state.branches, group.node: new_branch},
+            walkers={**state.walkers, **dict.fromkeys(sorted(silent_members), group.node)},
+            watched=group_schedules,
+            notes=(
+                *state.notes,
+                _split_note(group_search.note, group.node, children, len(silent_members)),
+            ),
             review=(state.round + self.review_every, self.review_every),
             moves=state.round + ROUNDS_BEFORE_MOVES,
             settled=(),
@@ -639,20 +679,22 @@ class SplitHalfSums(Probing):
         """The state after all clients have trained from one model: groups merge whose means do not differ."""
         # Of groups of which half the members or more have answered.
         sums_of_group: dict[int, Moments] = {}
-        for row, group in enumerate(state.groups):
-            answer = replies.sums.by_row.get(row)
-            if answer is not None and 2 * answer[0] >= len(group.clients):
-                sums_of_group[group.node] = Moments.from_vector(answer, state.k)
+        for group_row, group in enumerate(state.groups):
+            answer_sums = replies.sums.by_row.get(group_row)
+            if answer_sums is not None and 2 * answer_sums[0] >= len(group.clients):
+                sums_of_group[group.node] = Moments.from_vector(answer_sums, state.k)
         new_state = state
         groups_merged = False
         # Merge the nearest two groups, until all differ.
-        while pair := _nearest_equal_groups(sums_of_group):
+        while equal_pair := _nearest_equal_groups(sums_of_group):
             groups_merged = True
-            stays, ends, criterion = pair
-            new_state = _merged(new_state, stays, ends, criterion)
-            sums_of_group[stays] = sums_of_group[stays] + sums_of_group.pop(ends)
+            staying_node, ending_node, criterion = equal_pair
+            new_state = _merged(new_state, staying_node, ending_node, criterion)
+            sums_of_group[staying_node] = sums_of_group[staying_node] + sums_of_group.pop(
+                ending_node
+            )
             schedule = SumsSchedule(due=self._turn(new_state.round))
-            new_state = replace(new_state, watched={**new_state.watched, stays: schedule})
+            new_state = replace(new_state, watched={**new_state.watched, staying_node: schedule})
         if not new_state.notes:
             new_state = replace(new_state, notes=(_unchanged(new_state, sums_of_group),))
         # Reviews that change nothing become rare.
@@ -666,48 +708,53 @@ class SplitHalfSums(Probing):
 
     def _moved(self, state: SplitHalfSumsState, replies: Replies) -> SplitHalfSumsState:
         """The state after clients have chosen the group whose model has the lowest loss on their data."""
-        row_of_client = {
-            client: row for row, group in enumerate(state.groups) for client in group.clients
-        }
+        # Clients whose model of lowest loss is that of another group want to move.
+        row_of_client: dict[Client, int] = {}
+        for group_row, group in enumerate(state.groups):
+            row_of_client |= dict.fromkeys(group.clients, group_row)
         chosen_row = {
-            client: rows[0] for client, rows in zip(replies.clients, replies.chosen, strict=True)
+            client: chosen_rows[0]
+            for client, chosen_rows in zip(replies.clients, replies.chosen, strict=True)
         }
         new_row = {
-            client: row for client, row in chosen_row.items() if row != row_of_client[client]
+            client: group_row
+            for client, group_row in chosen_row.items()
+            if group_row != row_of_client[client]
         }
         # All stay in a group of which too few would be left.
-        for row, group in enumerate(state.groups):
-            leaving = [client for client in new_row if row_of_client[client] == row]
+        for group_row, group in enumerate(state.groups):
+            leaving = [client for client in new_row if row_of_client[client] == group_row]
             if leaving and len(group.clients) - len(leaving) < self.smallest:
                 for client in leaving:
                     del new_row[client]
         if not new_row:
-            settled = joined(state.settled, chosen_row)
-            if len(settled) < ENOUGH_SHARE * len(row_of_client):
-                return replace(state, settled=settled)
+            settled_clients = joined(state.settled, chosen_row)
+            if len(settled_clients) < ENOUGH_SHARE * len(row_of_client):
+                return replace(state, settled=settled_clients)
             # Most clients have chosen, and belong where they are.
-            moves = state.review[0] if self.review_every else state.round + self.probe_every
-            return replace(state, moves=moves, settled=())
+            next_moves = state.review[0] if self.review_every else state.round + self.probe_every
+            return replace(state, moves=next_moves, settled=())
+        # Move them, with a note for each, and test the changed groups anew.
         node_of_row = [group.node for group in state.groups]
-        notes = []
+        move_notes = []
         changed_nodes = set()
-        for client, row in sorted(new_row.items()):
+        for client, group_row in sorted(new_row.items()):
             old_node = node_of_row[row_of_client[client]]
-            changed_nodes |= {old_node, node_of_row[row]}
-            notes.append(_move_note(client, old_node, node_of_row[row]))
-        remaining = [
+            changed_nodes |= {old_node, node_of_row[group_row]}
+            move_notes.append(_move_note(client, old_node, node_of_row[group_row]))
+        remaining_groups = [
             replace(group, clients=without(group.clients, new_row)) for group in state.groups
         ]
-        new_nodes = {client: node_of_row[row] for client, row in new_row.items()}
+        new_nodes = {client: node_of_row[group_row] for client, group_row in new_row.items()}
         schedule = SumsSchedule(due=self._turn(state.round))
         return replace(
             state,
-            groups=ordered(join(remaining, new_nodes)),
+            groups=ordered(join(remaining_groups, new_nodes)),
             watched={**state.watched, **dict.fromkeys(changed_nodes, schedule)},
             review=(state.round + self.review_every, self.review_every),
             moves=state.round + ROUNDS_BEFORE_MOVES,
             settled=(),
-            notes=(*state.notes, *notes),
+            notes=(*state.notes, *move_notes),
         )
 
     # -- what serves clients, and clients that come and go
@@ -716,37 +763,42 @@ class SplitHalfSums(Probing):
     def assignment(self, state: SplitHalfSumsState) -> Assignment:
         # Walkers are served by the last model of the branch where they are.
         branch_nodes = sorted(set(state.walkers.values()))
-        models = [group.model for group in state.groups]
-        models += [state.branches[node].last_model for node in branch_nodes]
-        nodes = [*(group.node for group in state.groups), *branch_nodes]
-        row_of_node = {node: row for row, node in enumerate(nodes)}
+        serving_models = [group.model for group in state.groups]
+        serving_models += [state.branches[branch_node].last_model for branch_node in branch_nodes]
+        served_nodes = [*(group.node for group in state.groups), *branch_nodes]
+        row_of_node = {node: row_number for row_number, node in enumerate(served_nodes)}
         node_of_client = dict(state.walkers)
         for group in state.groups:
             node_of_client |= dict.fromkeys(group.clients, group.node)
-        groups = [group.clients for group in state.groups if group.clients]
-        for node in branch_nodes:
-            groups.append(tuple(c for c, place in state.walkers.items() if place == node))
+        served_groups = [group.clients for group in state.groups if group.clients]
+        for branch_node in branch_nodes:
+            waiting = [walker for walker, node in state.walkers.items() if node == branch_node]
+            served_groups.append(tuple(waiting))
         return Assignment(
-            models=torch.stack(models),
+            models=torch.stack(serving_models),
             row={client: row_of_node[node] for client, node in sorted(node_of_client.items())},
-            groups=as_groups(groups),
+            groups=as_groups(served_groups),
         )
 
     def admit(self, state: SplitHalfSumsState, clients: tuple[Client, ...]) -> SplitHalfSumsState:
+        # Newcomers walk down from the root of the tree, if there is a tree.
         if 0 in state.branches:
             return replace(state, walkers={**state.walkers, **dict.fromkeys(clients, 0)})
-        newcomers = dict.fromkeys(clients, _current_node(state, 0))
-        return replace(state, groups=ordered(join(state.groups, newcomers)))
+        node_of_newcomer = dict.fromkeys(clients, _current_node(state, 0))
+        return replace(state, groups=ordered(join(state.groups, node_of_newcomer)))
 
     def retire(self, state: SplitHalfSumsState, clients: tuple[Client, ...]) -> SplitHalfSumsState:
         # The sums of a probe keep what a client has added to them: nobody can take it out again.
-        retired = set(clients)
-        groups = [replace(group, clients=without(group.clients, retired)) for group in state.groups]
+        retired_clients = set(clients)
+        groups = [
+            replace(group, clients=without(group.clients, retired_clients))
+            for group in state.groups
+        ]
         branches = {
-            node: replace(branch, sketched=without(branch.sketched, retired))
+            node: replace(branch, sketched=without(branch.sketched, retired_clients))
             for node, branch in state.branches.items()
         }
-        walkers = entries_without(state.walkers, retired)
+        walkers = entries_without(state.walkers, retired_clients)
         return replace(state, groups=ordered(groups), walkers=walkers, branches=branches)
 
     def explain(self, state: SplitHalfSumsState) -> tuple[Note, ...]:
@@ -757,35 +809,39 @@ class SplitHalfSums(Probing):
 # ----------------------------------------------------------------------------------------------------------------
 
 
-def _search_tasks(state: SplitHalfSumsState, present: set[Client]) -> dict[Client, Task]:
+def _search_tasks(state: SplitHalfSumsState, present_clients: set[Client]) -> dict[Client, Task]:
     """The members of groups that are searched, as far as they have sketches, answer a question."""
-    tasks: dict[Client, Task] = {}
-    for row, group in enumerate(state.groups):
-        search = state.searches.get(group.node)
-        if search is not None:
-            task = Task(offered=(row,), epochs=0, private=PrivateTask(question=search.question))
-            sketched = present & set(group.clients) & set(search.probe.answered)
-            tasks |= dict.fromkeys(sorted(sketched), task)
-    return tasks
+    client_tasks: dict[Client, Task] = {}
+    for group_row, group in enumerate(state.groups):
+        group_search = state.searches.get(group.node)
+        if group_search is not None:
+            search_task = Task(
+                offered=(group_row,), epochs=0, private=PrivateTask(question=group_search.question)
+            )
+            sketched_members = (
+                present_clients & set(group.clients) & set(group_search.probe.answered)
+            )
+            client_tasks |= dict.fromkeys(sorted(sketched_members), search_task)
+    return client_tasks
 
 
-def _placement_tasks(state: SplitHalfSumsState, present: set[Client]) -> dict[Client, Task]:
+def _placement_tasks(state: SplitHalfSumsState, present_clients: set[Client]) -> dict[Client, Task]:
     """Walkers with sketches say in which cell of their branch they are."""
-    tasks: dict[Client, Task] = {}
-    for client in sorted(present & set(state.walkers)):
+    client_tasks: dict[Client, Task] = {}
+    for client in sorted(present_clients & set(state.walkers)):
         branch = state.branches[state.walkers[client]]
         if client in branch.sketched:
-            private = PrivateTask(question=branch.cell_question)
-            tasks[client] = Task(offered=(0,), epochs=0, private=private)
-    return tasks
+            private_task = PrivateTask(question=branch.cell_question)
+            client_tasks[client] = Task(offered=(0,), epochs=0, private=private_task)
+    return client_tasks
 
 
-def _move_tasks(state: SplitHalfSumsState, present: set[Client]) -> dict[Client, Task]:
+def _move_tasks(state: SplitHalfSumsState, present_clients: set[Client]) -> dict[Client, Task]:
     """The members of groups that have not done so yet choose among the models of all groups."""
-    rows = tuple(row for row, group in enumerate(state.groups) if group.clients)
-    members = {client for group in state.groups for client in group.clients}
-    choosing = (present & members) - set(state.settled)
-    return dict.fromkeys(sorted(choosing), Task(offered=rows, epochs=0))
+    group_rows = tuple(group_row for group_row, group in enumerate(state.groups) if group.clients)
+    group_members = {client for group in state.groups for client in group.clients}
+    choosing_clients = (present_clients & group_members) - set(state.settled)
+    return dict.fromkeys(sorted(choosing_clients), Task(offered=group_rows, epochs=0))
 
 
 def _extra_rows(state: SplitHalfSumsState) -> dict[tuple[str, int], tuple[int, torch.Tensor]]:
@@ -794,14 +850,18 @@ def _extra_rows(state: SplitHalfSumsState) -> dict[tuple[str, int], tuple[int, t
     Returns:
         (``"probe"`` or ``"branch"``, node) -> its row in the plan, and the model.
     """
-    models: dict[tuple[str, int], torch.Tensor] = {}
+    # Probes that last, and branches whose walkers train on halves.
+    extra_models: dict[tuple[str, int], torch.Tensor] = {}
     for node, schedule in state.watched.items():
         if schedule.probe is not None:
-            models["probe", node] = schedule.probe.model
+            extra_models["probe", node] = schedule.probe.model
     for node in sorted(set(state.walkers.values())):
-        models["branch", node] = state.branches[node].model
+        extra_models["branch", node] = state.branches[node].model
     first_row = len(state.groups)
-    return {key: (first_row + i, model) for i, (key, model) in enumerate(models.items())}
+    return {
+        model_key: (row_number, extra_model)
+        for row_number, (model_key, extra_model) in enumerate(extra_models.items(), first_row)
+    }
 
 
 # -- after training
@@ -815,36 +875,39 @@ def _with_sizes(
     new_state: SplitHalfSumsState, state: SplitHalfSumsState, replies: Replies
 ) -> SplitHalfSumsState:
     """The new state with a bound on the norms of updates, and the median number of examples, if clients were asked."""
-    answers = []
-    for row in range(len(state.groups)):
-        answer = replies.sums.by_row.get(row)
-        if answer is not None and len(answer) == _SIZES_LENGTH:
-            answers.append(answer)
-    if not answers:
+    # Answers about sizes have another length than those about moments.
+    size_answers = []
+    for group_row in range(len(state.groups)):
+        answer_sums = replies.sums.by_row.get(group_row)
+        if answer_sums is not None and len(answer_sums) == _SIZES_LENGTH:
+            size_answers.append(answer_sums)
+    if not size_answers:
         return new_state
-    norm, size = sizes_of(np.sum(answers, axis=0))
-    return replace(new_state, norm=norm, size=size)
+    norm_bound, median_examples = sizes_of(np.sum(size_answers, axis=0))
+    return replace(new_state, norm=norm_bound, size=median_examples)
 
 
-def _with_sketched_walkers(state: SplitHalfSumsState, answered: set[Client]) -> SplitHalfSumsState:
+def _with_sketched_walkers(
+    state: SplitHalfSumsState, answering_clients: set[Client]
+) -> SplitHalfSumsState:
     """The state in which the walkers that answered have sketches."""
     branches = dict(state.branches)
-    for client in sorted(answered & set(state.walkers)):
-        node = state.walkers[client]
-        sketched = joined(branches[node].sketched, [client])
-        branches[node] = replace(branches[node], sketched=sketched)
+    for client in sorted(answering_clients & set(state.walkers)):
+        branch_node = state.walkers[client]
+        sketched_walkers = joined(branches[branch_node].sketched, [client])
+        branches[branch_node] = replace(branches[branch_node], sketched=sketched_walkers)
     return replace(state, branches=branches)
 
 
 def _weighted_mean(
-    first: tuple[torch.Tensor, int], second: tuple[torch.Tensor, int]
+    first_mean: tuple[torch.Tensor, int], second_mean: tuple[torch.Tensor, int]
 ) -> tuple[torch.Tensor, int]:
     """The mean of two models, weighted by the numbers of clients whose means they are."""
-    first_model, first_count = first
-    second_model, second_count = second
-    count = first_count + second_count
-    mean = (first_count * first_model + second_count * second_model) / max(count, 1)
-    return mean, count
+    first_model, first_count = first_mean
+    second_model, second_count = second_mean
+    total_count = first_count + second_count
+    mean_model = (first_count * first_model + second_count * second_model) / max(total_count, 1)
+    return mean_model, total_count
 
 
 # -- walkers
@@ -854,23 +917,24 @@ def _weighted_mean(
 def _placed(state: SplitHalfSumsState, replies: Replies) -> SplitHalfSumsState:
     """The state after walkers have said which cell is theirs."""
     for client in replies.clients:
-        node = state.walkers[client]
-        branch = state.branches[node]
+        branch_node = state.walkers[client]
+        branch = state.branches[branch_node]
         branch = replace(branch, sketched=without(branch.sketched, [client]))
-        state = replace(state, branches={**state.branches, node: branch})
-        cell = replies.sums.cells.get(client)
+        state = replace(state, branches={**state.branches, branch_node: branch})
+        client_cell = replies.sums.cells.get(client)
         # A client whose sketches are lost trains again.
-        if cell is None:
+        if client_cell is None:
             continue
-        child = _current_node(state, branch.children[cell])
-        is_group = child not in state.branches
-        walkers = {other: place for other, place in state.walkers.items() if other != client}
+        child_node = _current_node(state, branch.children[client_cell])
+        # The walker joins a group, or goes on at the next branch.
+        is_group = child_node not in state.branches
+        walkers = entries_without(state.walkers, {client})
         if is_group:
-            state = replace(state, groups=ordered(join(state.groups, {client: child})))
+            state = replace(state, groups=ordered(join(state.groups, {client: child_node})))
         else:
-            walkers = {**state.walkers, client: child}
-        note = _walk_note(client, node, child, is_group)
-        state = replace(state, walkers=walkers, notes=(*state.notes, note))
+            walkers = {**state.walkers, client: child_node}
+        walk_note = _walk_note(client, branch_node, child_node, is_group)
+        state = replace(state, walkers=walkers, notes=(*state.notes, walk_note))
     return state
 
 
@@ -887,11 +951,18 @@ def _current_node(state: SplitHalfSumsState, node: int) -> int:
 
 def _contrasts(sums_of_group: Mapping[int, Moments]) -> list[tuple[Contrast, int, int]]:
     """All pairs of groups, and how their mean signals differ; the effective dimension of noise is that of all groups."""
+    # The noise of all groups together is better known than that of two.
     contrasts = []
-    for first, second in combinations(sums_of_group, 2):
-        others = [sums for node, sums in sums_of_group.items() if node not in (first, second)]
-        contrast = contrast_from_sums(sums_of_group[first], sums_of_group[second], others)
-        contrasts.append((contrast, first, second))
+    for first_node, second_node in combinations(sums_of_group, 2):
+        other_sums = [
+            group_sums
+            for node, group_sums in sums_of_group.items()
+            if node not in (first_node, second_node)
+        ]
+        contrast = contrast_from_sums(
+            sums_of_group[first_node], sums_of_group[second_node], other_sums
+        )
+        contrasts.append((contrast, first_node, second_node))
     return contrasts
 
 
@@ -902,34 +973,38 @@ def _nearest_equal_groups(
     equal_pairs = [pair for pair in _contrasts(sums_of_group) if pair[0].p > MIN_P_OF_ONE_GROUP]
     if not equal_pairs:
         return None
-    contrast, first, second = min(equal_pairs, key=lambda pair: pair[0].distance)
-    return first, second, same_group(contrast.p)
+    contrast, first_node, second_node = min(equal_pairs, key=lambda pair: pair[0].distance)
+    return first_node, second_node, same_group(contrast.p)
 
 
 def _merged(
-    state: SplitHalfSumsState, stays: int, ends: int, criterion: Criterion
+    state: SplitHalfSumsState, staying_node: int, ending_node: int, criterion: Criterion
 ) -> SplitHalfSumsState:
     """Merge two groups into the first, with the mean of their models by clients."""
+    # The first group stays, with the members of both.
     group_of_node = {group.node: group for group in state.groups}
-    left = group_of_node.pop(stays)
-    right = group_of_node.pop(ends)
-    model, _ = _weighted_mean((left.model, len(left.clients)), (right.model, len(right.clients)))
-    clients = joined(left.clients, right.clients)
-    note = Note(
+    staying_group = group_of_node.pop(staying_node)
+    ending_group = group_of_node.pop(ending_node)
+    merged_model, _ = _weighted_mean(
+        (staying_group.model, len(staying_group.clients)),
+        (ending_group.model, len(ending_group.clients)),
+    )
+    merged_clients = joined(staying_group.clients, ending_group.clients)
+    merge_note = Note(
         kind="merge",
         effect="merges",
-        clients=clients,
+        clients=merged_clients,
         text=criterion.text,
         criteria=(criterion,),
-        labels={"node": stays, "other_node": ends},
+        labels={"node": staying_node, "other_node": ending_node},
     )
-    merged_group = Leaf(node=stays, clients=clients, model=model)
+    merged_group = Leaf(node=staying_node, clients=merged_clients, model=merged_model)
     return replace(
         state,
         groups=ordered([merged_group, *group_of_node.values()]),
-        merged={**state.merged, ends: stays},
-        watched={node: schedule for node, schedule in state.watched.items() if node != ends},
-        notes=(*state.notes, note),
+        merged={**state.merged, ending_node: staying_node},
+        watched={node: schedule for node, schedule in state.watched.items() if node != ending_node},
+        notes=(*state.notes, merge_note),
     )
 
 
@@ -938,54 +1013,60 @@ def _merged(
 
 
 def _split_note(
-    note: Note, node: int, children: Mapping[int, tuple[Client, ...]], num_silent: int
+    search_note: Note,
+    group_node: int,
+    children: Mapping[int, tuple[Client, ...]],
+    silent_count: int,
 ) -> Note:
-    """Describe the division of a group; ``note`` has the reasons for its search."""
-    text = f"{note.text}; {len(children)} groups"
-    if num_silent:
-        text += f"; {num_silent} clients, which have not answered, walk down the tree"
+    """Describe the division of a group; ``search_note`` has the reasons for its search."""
+    note_text = f"{search_note.text}; {len(children)} groups"
+    if silent_count:
+        note_text += f"; {silent_count} clients, which have not answered, walk down the tree"
     return replace(
-        note,
+        search_note,
         kind="split",
         effect="divides",
-        text=text,
+        text=note_text,
         parts=as_groups(children.values()),
         otherwise="it would not have split in this round",
-        labels={**note.labels, "node": node, "first_part": min(children)},
+        labels={**search_note.labels, "node": group_node, "first_part": min(children)},
     )
 
 
-def _walk_note(client: Client, node: int, child: int, joins: bool) -> Note:
+def _walk_note(client: Client, branch_node: int, child_node: int, joins_group: bool) -> Note:
     """Describe a walker's step from a branch to a child of it, a group that it joins or another branch."""
-    what_next = "joins it" if joins else "continues from there"
+    what_next = "joins it" if joins_group else "continues from there"
     return Note(
-        kind="join" if joins else "walk",
-        effect="joins" if joins else "waits",
+        kind="join" if joins_group else "walk",
+        effect="joins" if joins_group else "waits",
         clients=(client,),
-        text=f"client {client} at node {node}: nearest to node {child}; {what_next}",
-        labels={"at": node, "node": child},
+        text=f"client {client} at node {branch_node}: nearest to node {child_node}; {what_next}",
+        labels={"at": branch_node, "node": child_node},
     )
 
 
 def _unchanged(state: SplitHalfSumsState, sums_of_group: Mapping[int, Moments]) -> Note:
     """Describe a review in which no groups merged."""
-    clients = tuple(sorted(client for group in state.groups for client in group.clients))
+    all_clients = tuple(sorted(client for group in state.groups for client in group.clients))
     if len(sums_of_group) < 2:
         return Note(
-            kind="keep", effect="keeps", clients=clients, text="reviewed: too few clients answered"
+            kind="keep",
+            effect="keeps",
+            clients=all_clients,
+            text="reviewed: too few clients answered",
         )
     criterion = same_group(max(contrast.p for contrast, _, _ in _contrasts(sums_of_group)))
     return Note(
         kind="keep",
         effect="keeps",
-        clients=clients,
+        clients=all_clients,
         text=f"reviewed: no groups merge; {criterion.text}",
         criteria=(criterion,),
     )
 
 
 def _move_note(client: Client, old_node: int, new_node: int) -> Note:
-    text = (
+    note_text = (
         f"client {client} moves from node {old_node} to node {new_node}: "
         "that model has the lowest loss on its data"
     )
@@ -993,6 +1074,6 @@ def _move_note(client: Client, old_node: int, new_node: int) -> Note:
         kind="move",
         effect="moves",
         clients=(client,),
-        text=text,
+        text=note_text,
         labels={"at": old_node, "node": new_node},
     )

@@ -43,34 +43,43 @@ class NoiseShare:
 
     @classmethod
     def of(
-        cls, boundary: Boundary, clients: int, hidden: bool, limit: float | None, cost: int
+        cls,
+        boundary: Boundary,
+        asked_count: int,
+        hides_choices: bool,
+        max_norm: float | None,
+        question_cost: int,
     ) -> NoiseShare | None:
         """Return the noise of a sum; None if the boundary has none.
 
         Args:
             boundary: The boundary.
-            clients: How many clients are asked.
-            hidden: Whether the plan hides the clients' choices.
-            limit: The maximum norm of an update.
-            cost: The number of updates as which the answer counts.
+            asked_count: How many clients are asked.
+            hides_choices: Whether the plan hides the clients' choices.
+            max_norm: The maximum norm of an update.
+            question_cost: The number of updates as which the answer counts.
         """
-        if not boundary.noise or limit is None:
+        if not boundary.noise or max_norm is None:
             return None
-        share = boundary.noise / math.sqrt(boundary.honest * clients)
-        if not hidden:
-            return cls(update=share * limit, count=0.0, answer=share / math.sqrt(cost))
+        relative_share = boundary.noise / math.sqrt(boundary.honest * asked_count)
+        if not hides_choices:
+            return cls(
+                update=relative_share * max_norm,
+                count=0.0,
+                answer=relative_share / math.sqrt(question_cost),
+            )
         # The update and the weighted count are one vector, whose norm the noise must cover.
-        slot_share = share * math.sqrt(1 + COUNT_WEIGHT**2)
+        slot_share = relative_share * math.sqrt(1 + COUNT_WEIGHT**2)
         return cls(
-            update=slot_share * limit,
+            update=slot_share * max_norm,
             count=slot_share / COUNT_WEIGHT,
-            answer=share / math.sqrt(cost),
+            answer=relative_share / math.sqrt(question_cost),
         )
 
 
-def min_answers(boundary: Boundary, asked: int) -> int:
+def min_answers(boundary: Boundary, asked_count: int) -> int:
     """Return how many of the clients that were asked must answer, so that their noise is enough."""
-    return math.ceil(boundary.honest * asked - 1e-9) if boundary.noise else 1
+    return math.ceil(boundary.honest * asked_count - 1e-9) if boundary.noise else 1
 
 
 # -- plans and questions at a client
@@ -85,15 +94,16 @@ def as_taken(plan: Plan, half_sketches: Mapping[Client, Tensor | np.ndarray]) ->
         half_sketches: Client -> the sketches ``(2, k)`` of its halves; a client without takes the
             model of lowest loss.
     """
+    # Only clients that follow their cell are offered another choice than the plan says.
     questions = [question_of(task) for task in plan.tasks.values()]
     asks_cells = any(question is not None and question.asks_cell for question in questions)
     if not plan.private.hides_choices or not asks_cells:
         return plan
-    tasks = {
+    tasks_as_taken = {
         client: task_as_taken(task, half_sketches.get(client))
         for client, task in plan.tasks.items()
     }
-    return replace(plan, tasks=tasks)
+    return replace(plan, tasks=tasks_as_taken)
 
 
 def task_as_taken(task: Task, half_sketches: Tensor | np.ndarray | None) -> Task:
@@ -153,25 +163,29 @@ def carry_out(
     pool = collected.pool
     plan = collected.plan
     wire = pool.wire
-    means = Means(len(plan.models), pool.layout.size, pool.robust)
-    answers = AnswerSums(collected, half_sketches)
+    # Means and answers are added up as the results arrive.
+    running_means = Means(len(plan.models), pool.layout.size, pool.robust)
+    answer_sums = AnswerSums(collected, half_sketches)
     for results in collected.waves():
         with collected.clock("server"):
             # The sketches are those of both halves, so they are taken before these are averaged.
-            answers.take(results)
+            answer_sums.take(results)
             collected.average_halves(results)
             if wire.boundary.masks:
                 limit_updates(results.values(), wire, plan)
             collected.keep_own_values(results)
-            collected.add_to_means(results, means)
+            collected.add_to_means(results, running_means)
     with collected.clock("server"):
-        replies = replace(collected.replies(), means=means.means, mean_counts=means.counts)
-        replies = summed(plan, replies, answers)
+        # Then noise is added to the sums, as all clients together would add it.
+        replies = replace(
+            collected.replies(), means=running_means.means, mean_counts=running_means.counts
+        )
+        replies = summed(plan, replies, answer_sums)
         if wire.boundary.noise:
-            seed, exchange, _ = collected.key
-            rng = numpy_generator(seed, Purpose.NOISE, exchange, collected.number)
-            replies = noised(collected, replies, rng)
-    return replies, answers.half_sketches
+            run_seed, exchange, _ = collected.key
+            noise_generator = numpy_generator(run_seed, Purpose.NOISE, exchange, collected.number)
+            replies = noised(collected, replies, noise_generator)
+    return replies, answer_sums.half_sketches
 
 
 class AnswerSums:
@@ -218,18 +232,23 @@ class AnswerSums:
     def _add_answer(
         self, client: Client, question: CellQuestion, task: Task, result: ClientResult
     ) -> None:
-        stored = self.half_sketches.get(client)
-        half_sketches = None if stored is None else stored.numpy()
+        # The sketches of this exchange, or those of an earlier one.
+        stored_sketches = self.half_sketches.get(client)
+        half_sketches = None if stored_sketches is None else stored_sketches.numpy()
         # A cell is the only answer of which the server knows whose it is.
         if question.asks_cell:
             if half_sketches is not None:
                 self.cells[client] = question.cell(half_sketches)
             return
         examples = len(self._data[client].train)
-        answer = answer_to(question, half_sketches, result.update, examples, self.pool.layout)
-        if answer is not None:
-            row = task.offered[0]
-            self.by_row[row] = self.by_row.get(row, 0.0) + answer.astype(np.float64)
+        client_answer = answer_to(
+            question, half_sketches, result.update, examples, self.pool.layout
+        )
+        if client_answer is not None:
+            offered_row = task.offered[0]
+            self.by_row[offered_row] = self.by_row.get(offered_row, 0.0) + client_answer.astype(
+                np.float64
+            )
 
 
 def limit_updates(results: Iterable[ClientResult], wire: Wire, plan: Plan) -> None:
@@ -253,22 +272,22 @@ def summed(plan: Plan, replies: Replies, answers: AnswerSums) -> Replies:
         replies: The replies, with means.
         answers: The sums of the answers.
     """
-    hidden = plan.private.hides_choices
-    num_clients = len(replies.clients)
+    hides_choices = plan.private.hides_choices
+    client_count = len(replies.clients)
     replies = replace(
         replies,
-        examples=np.ones(num_clients, dtype=np.int64),
+        examples=np.ones(client_count, dtype=np.int64),
         losses=(),
         accuracies=(),
         limits=replace(replies.limits, claimed={}),
         halves=None,
         sums=QuestionSums(by_row=answers.by_row, cells=answers.cells),
-        chosen=() if hidden else replies.chosen,
+        chosen=() if hides_choices else replies.chosen,
     )
-    if hidden and replies.means is not None and replies.mean_counts is not None:
+    if hides_choices and replies.means is not None and replies.mean_counts is not None:
         # The server divides by all clients that answered: it does not know who chose a model.
-        shares = torch.from_numpy(replies.mean_counts / max(num_clients, 1)).float()
-        replies = replace(replies, means=replies.means * shares[:, None])
+        answering_shares = torch.from_numpy(replies.mean_counts / max(client_count, 1)).float()
+        replies = replace(replies, means=replies.means * answering_shares[:, None])
     return replies
 
 
@@ -276,61 +295,69 @@ def summed(plan: Plan, replies: Replies, answers: AnswerSums) -> Replies:
 # ----------------------------------------------------------------------------------------------------------------
 
 
-def noised(collected: Collected, replies: Replies, rng: np.random.Generator) -> Replies:
+def noised(collected: Collected, replies: Replies, noise_generator: np.random.Generator) -> Replies:
     """Return the replies with noise on every sum; sums in which too few clients have answered are left out.
 
     Args:
         collected: What has collected the results.
         replies: The replies, with means and sums.
-        rng: Draws the noise.
+        noise_generator: Draws the noise.
     """
     plan = collected.plan
     wire = collected.pool.wire
-    hidden = plan.private.hides_choices
+    hides_choices = plan.private.hides_choices
     max_norm = wire.limit(plan.private.clip)
     assert replies.means is not None
     assert replies.mean_counts is not None
-    means = replies.means.clone()
+    noisy_means = replies.means.clone()
     mean_counts = replies.mean_counts.astype(np.float64)
-    sums = dict(replies.sums.by_row)
-    deviation = 0.0
-    for row, asked_clients in enumerate(_clients_of_sums(plan, len(means))):
-        tasks = [plan.tasks[client] for client in asked_clients]
-        num_answered = len(set(replies.clients).intersection(asked_clients))
+    noisy_answers = dict(replies.sums.by_row)
+    answer_deviation = 0.0
+    for sum_row, asked_clients in enumerate(_clients_of_sums(plan, len(noisy_means))):
+        sum_tasks = [plan.tasks[client] for client in asked_clients]
+        answer_count = len(set(replies.clients).intersection(asked_clients))
         # A hidden plan has a single sum, of which each model is a slot.
-        rows_of_sum = slice(None) if hidden else slice(row, row + 1)
-        if num_answered < min_answers(wire.boundary, len(tasks)) or not num_answered:
-            means[rows_of_sum] = 0.0
+        rows_of_sum = slice(None) if hides_choices else slice(sum_row, sum_row + 1)
+        # With too few shares of noise, nothing of the sum may be read.
+        if answer_count < min_answers(wire.boundary, len(sum_tasks)) or not answer_count:
+            noisy_means[rows_of_sum] = 0.0
             mean_counts[rows_of_sum] = 0.0
-            sums.pop(row, None)
+            noisy_answers.pop(sum_row, None)
             continue
-        noise = NoiseShare.of(wire.boundary, len(tasks), hidden, max_norm, _cost(tasks))
-        assert noise is not None
+        noise_share = NoiseShare.of(
+            wire.boundary, len(sum_tasks), hides_choices, max_norm, _cost(sum_tasks)
+        )
+        assert noise_share is not None
         # The shares of all clients that answered add up by their variances.
-        num_shares = math.sqrt(num_answered)
+        noise_factor = math.sqrt(answer_count)
         # Noise on the mean update, and on the number of clients in each slot.
-        if any(task.trains and task.private.sends_update for task in tasks):
-            drawn = _drawn(means[rows_of_sum], tasks[0], collected, rng)
-            means[rows_of_sum] += drawn * (noise.update * num_shares / num_answered)
-            if hidden:
-                drawn_counts = rng.standard_normal(len(mean_counts))
-                mean_counts = mean_counts + drawn_counts * noise.count * num_shares
+        if any(task.trains and task.private.sends_update for task in sum_tasks):
+            drawn_noise = _drawn(noisy_means[rows_of_sum], sum_tasks[0], collected, noise_generator)
+            noisy_means[rows_of_sum] += drawn_noise * (
+                noise_share.update * noise_factor / answer_count
+            )
+            if hides_choices:
+                drawn_counts = noise_generator.standard_normal(len(mean_counts))
+                mean_counts = mean_counts + drawn_counts * noise_share.count * noise_factor
         # Noise on the answers.
-        if row in sums:
-            deviation = noise.answer * num_shares
-            sums[row] = sums[row] + rng.standard_normal(len(sums[row])) * deviation
-    noisy_sums = replace(replies.sums, by_row=sums, deviation=deviation)
-    return replace(replies, means=means, mean_counts=mean_counts, sums=noisy_sums)
+        if sum_row in noisy_answers:
+            answer_deviation = noise_share.answer * noise_factor
+            noisy_answers[sum_row] = (
+                noisy_answers[sum_row]
+                + noise_generator.standard_normal(len(noisy_answers[sum_row])) * answer_deviation
+            )
+    noisy_sums = replace(replies.sums, by_row=noisy_answers, deviation=answer_deviation)
+    return replace(replies, means=noisy_means, mean_counts=mean_counts, sums=noisy_sums)
 
 
-def _clients_of_sums(plan: Plan, num_models: int) -> list[list[Client]]:
+def _clients_of_sums(plan: Plan, model_count: int) -> list[list[Client]]:
     """The clients of each sum: one sum per offered model, or a single one if the plan is hidden."""
     if plan.private.hides_choices:
         return [list(plan.tasks)]
-    clients: list[list[Client]] = [[] for _ in range(num_models)]
+    clients_of_sum: list[list[Client]] = [[] for _ in range(model_count)]
     for client, task in plan.tasks.items():
-        clients[task.offered[0]].append(client)
-    return clients
+        clients_of_sum[task.offered[0]].append(client)
+    return clients_of_sum
 
 
 def _cost(tasks: Iterable[Task]) -> int:
@@ -341,9 +368,13 @@ def _cost(tasks: Iterable[Task]) -> int:
     return 1
 
 
-def _drawn(means: Tensor, task: Task, collected: Collected, rng: np.random.Generator) -> Tensor:
+def _drawn(
+    mean_updates: Tensor, task: Task, collected: Collected, noise_generator: np.random.Generator
+) -> Tensor:
     """Standard normal numbers for some means; zero for running statistics, and for layers that stay at the clients."""
-    noise = torch.from_numpy(rng.standard_normal(means.shape, dtype=np.float32))
-    noise[:, collected.pool.layout.trainable :] = 0.0
+    drawn_noise = torch.from_numpy(
+        noise_generator.standard_normal(mean_updates.shape, dtype=np.float32)
+    )
+    drawn_noise[:, collected.pool.layout.trainable :] = 0.0
     keep_mask = collected.pool.keep_mask(task)
-    return noise if keep_mask is None else noise.masked_fill(keep_mask, 0.0)
+    return drawn_noise if keep_mask is None else drawn_noise.masked_fill(keep_mask, 0.0)

@@ -171,6 +171,7 @@ def connected(
     Raises:
         UserError: There is no cluster at the address.
     """
+    # A connection of the user's own program is used, and stays.
     if ray.is_initialized():
         connected_address = ray.get_runtime_context().gcs_address
         if address not in (None, "auto", connected_address):
@@ -203,11 +204,11 @@ def _connect(address: str | None, cores: int | None, start: bool) -> bool:
                 return True
             except (ConnectionError, RuntimeError, ValueError) as error:
                 if wanted_address is not None:
-                    hint = "does it run the same versions?"
+                    likely_reason = "does it run the same versions?"
                     if wanted_address == "auto":
-                        hint = "ray start --head starts one"
+                        likely_reason = "ray start --head starts one"
                     raise UserError(
-                        f"there is no Ray cluster at {wanted_address}: {_first_line(error)} ({hint})"
+                        f"there is no Ray cluster at {wanted_address}: {_first_line(error)} ({likely_reason})"
                     ) from error
         if start:
             ray.init(
@@ -219,17 +220,18 @@ def _connect(address: str | None, cores: int | None, start: bool) -> bool:
         return start
 
 
-def _check_reachable(address: str, source: str) -> None:
+def _check_reachable(address: str, address_source: str) -> None:
     """Raise an error if nothing answers at an address; Ray itself would try for a minute."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or "/" in address:
-        raise SettingError(f"{source} must be HOST:PORT, auto or local, got {address!r}")
+    # Only an address with a port can be tried.
+    host_name, _, port_text = address.rpartition(":")
+    if not host_name or not port_text.isdecimal() or "/" in address:
+        raise SettingError(f"{address_source} must be HOST:PORT, auto or local, got {address!r}")
     try:
-        endpoint = host.strip("[]"), int(port)
+        endpoint = host_name.strip("[]"), int(port_text)
         socket.create_connection(endpoint, timeout=MAX_CONNECTION_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise UserError(
-            f"there is no Ray cluster at {source} {address}: {_first_line(error)}"
+            f"there is no Ray cluster at {address_source} {address}: {_first_line(error)}"
         ) from error
 
 
@@ -244,9 +246,10 @@ def _undisturbed() -> Iterator[None]:
     Ray's workers search the driver's current folder first for modules, and it may be another
     person's run directory. So they get the folder of Coterie itself, from which they import anyway.
     """
+    # Everything that is changed here is restored afterwards.
     current_folder = os.getcwd()
     variables = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_USAGE_STATS_PROMPT_ENABLED": "0"}
-    variables_before = {name: os.environ.get(name) for name in variables}
+    variables_before = {variable_name: os.environ.get(variable_name) for variable_name in variables}
     # Python allows signal handlers in the main thread only.
     in_main_thread = threading.current_thread() is threading.main_thread()
     sigterm_handler = signal.getsignal(signal.SIGTERM) if in_main_thread else None
@@ -258,10 +261,10 @@ def _undisturbed() -> Iterator[None]:
             yield
     finally:
         os.chdir(current_folder)
-        for name, value in variables_before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+        for variable_name, earlier_value in variables_before.items():
+            os.environ.pop(variable_name, None)
+            if earlier_value is not None:
+                os.environ[variable_name] = earlier_value
         if sigterm_handler is not None:
             signal.signal(signal.SIGTERM, sigterm_handler)
 
@@ -350,7 +353,7 @@ class Station:
             hardware: The hardware settings.
             folders: Where the server's process finds modules. They are searched last here.
         """
-        sys.path += [folder for folder in folders if folder not in sys.path]
+        sys.path += [module_folder for module_folder in folders if module_folder not in sys.path]
         try:
             # The same seed gives the same world on each node.
             with seeded(0, Purpose.OWN_CODE):
@@ -376,43 +379,45 @@ class Station:
             # The pool gets new memory for replies; the earlier rows stay in ``stored_updates``.
             pool.worker.replies = torch.empty(0, pool.layout.size)
         try:
-            runner = pool.put(model_rows, personal_rows, order.slots, order.sketch)
-            results = runner.run(order.jobs)
+            # The node's own worker processes carry out the jobs.
+            job_runner = pool.put(model_rows, personal_rows, order.slots, order.sketch)
+            results = job_runner.run(order.jobs)
         except EngineError as error:
             return Failure(str(error), error.details, node_lost=isinstance(error, WorkerLost))
-        replies = pool.worker.replies
+        reply_rows = pool.worker.replies
         if order.updates_stay:
             earlier_updates = self.stored_updates if order.keeps_earlier else []
-            self.stored_updates = [*earlier_updates, replies]
-        rows: dict[int, np.ndarray] = {}
+            self.stored_updates = [*earlier_updates, reply_rows]
+        sent_rows: dict[int, np.ndarray] = {}
         extents: dict[int, Extent] = {}
         kept_layers: dict[int, np.ndarray] = {}
-        for placed, result in _training_results(results):
+        for placed, client_result in _training_results(results):
             # Personal models go to the server in any case, and updates if they do not stay.
             if placed.personal_slot is not None:
-                rows[placed.personal_slot] = replies[placed.personal_slot].numpy()
-            if not result.trained or placed.order.beside_halves:
+                sent_rows[placed.personal_slot] = reply_rows[placed.personal_slot].numpy()
+            if not client_result.trained or placed.order.beside_halves:
                 continue
-            update = replies[placed.slot]
+            update = reply_rows[placed.slot]
             if not order.updates_stay:
-                rows[placed.slot] = update.numpy()
+                sent_rows[placed.slot] = update.numpy()
                 continue
             # Of an update that stays, the server gets its measure and the layers that the client
             # keeps. These count in no mean.
             keep_mask = pool.keep_mask(placed.order.task)
-            start = model_rows[list(result.chosen)].mean(0)
-            extents[placed.slot] = extent(update, start, pool.wire, keep_mask)
+            start_model = model_rows[list(client_result.chosen)].mean(0)
+            extents[placed.slot] = extent(update, start_model, pool.wire, keep_mask)
             if keep_mask is not None:
                 kept_layers[placed.slot] = update[keep_mask].numpy()
                 update[keep_mask] = 0.0
+        # Sketches are small, and go to the server in any case.
         sketches = pool.worker.sketches[: order.slots if order.sketch else 0].numpy()
-        return Outcome(results, rows, sketches, extents, kept_layers)
+        return Outcome(results, sent_rows, sketches, extents, kept_layers)
 
     def reduce(
         self,
         order_number: int,
-        slots: Sequence[int],
-        factors: Sequence[float],
+        reply_slots: Sequence[int],
+        scale_factors: Sequence[float],
         amounts: np.ndarray,
         groups: Sequence[Sequence[int]],
     ) -> tuple[list[int], np.ndarray, np.ndarray]:
@@ -421,44 +426,53 @@ class Station:
         Args:
             order_number: The position of the order of which they are replies, among those whose
                 updates are here.
-            slots: The slots of the updates.
-            factors: The factor by which each is scaled first.
+            reply_slots: The slots of the updates.
+            scale_factors: The factor by which each is scaled first.
             amounts: Shape ``(m,)``: their weights.
             groups: For each update, the groups in which it counts.
 
         Returns:
             The groups with updates here; their means, one row each; the sums of the weights.
         """
-        updates = self.stored_updates[order_number]
-        for slot, factor in zip(slots, factors, strict=True):
-            if factor != 1.0:
-                updates[slot] *= factor
-        return means_of(updates, slots, amounts, groups)
+        # Updates that are too long count as shorter ones, as the server has decided.
+        stored_updates = self.stored_updates[order_number]
+        for reply_slot, scale_factor in zip(reply_slots, scale_factors, strict=True):
+            if scale_factor != 1.0:
+                stored_updates[reply_slot] *= scale_factor
+        return means_of(stored_updates, reply_slots, amounts, groups)
 
 
 def means_of(
-    rows: Tensor, slots: Sequence[int], amounts: np.ndarray, groups: Sequence[Sequence[int]]
+    update_rows: Tensor,
+    reply_slots: Sequence[int],
+    amounts: np.ndarray,
+    groups: Sequence[Sequence[int]],
 ) -> tuple[list[int], np.ndarray, np.ndarray]:
     """Compute the weighted means of some rows for each group, in the way of one process.
 
     Args:
-        rows: Shape ``(slots, d)``.
-        slots: The m rows that count.
+        update_rows: Shape ``(slots, d)``.
+        reply_slots: The m rows that count.
         amounts: Shape ``(m,)``: their weights.
         groups: For each of them, the groups in which it counts.
 
     Returns:
         The groups with rows; their means, one row each; the sums of the weights.
     """
+    # Only groups with updates on this node have a row here.
     groups_here = sorted(set().union(*groups))
-    place_of_group = {group: place for place, group in enumerate(groups_here)}
-    places = [[place_of_group[group] for group in groups_of_row] for groups_of_row in groups]
+    row_of_group = {group: row_number for row_number, group in enumerate(groups_here)}
+    rows_of_updates = []
+    for groups_of_update in groups:
+        rows_of_updates.append([row_of_group[group] for group in groups_of_update])
     # A view if the rows are the first ones, as in one process, and else a copy.
-    are_first_rows = list(slots) == list(range(len(slots)))
-    counted_rows = rows[: len(slots)] if are_first_rows else rows[list(slots)]
-    means = Means(len(groups_here), rows.shape[1])
-    means.add(counted_rows, amounts, places)
-    return groups_here, means.means.numpy(), means.weight
+    are_first_rows = list(reply_slots) == list(range(len(reply_slots)))
+    counted_rows = update_rows[: len(reply_slots)]
+    if not are_first_rows:
+        counted_rows = update_rows[list(reply_slots)]
+    node_means = Means(len(groups_here), update_rows.shape[1])
+    node_means.add(counted_rows, amounts, rows_of_updates)
+    return groups_here, node_means.means.numpy(), node_means.weight
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -566,9 +580,9 @@ class Cluster:
 
     def notes(self) -> tuple[Note, ...]:
         """Return what happened to the nodes since the last call."""
-        notes = tuple(self._notes)
+        new_notes = tuple(self._notes)
         self._notes = []
-        return notes
+        return new_notes
 
     @property
     def machines(self) -> int:
@@ -583,33 +597,36 @@ class Cluster:
         candidates = []
         for description in sorted(ray.nodes(), key=lambda description: description["NodeID"]):
             node_id = description["NodeID"]
-            cores = int(description["Resources"].get("CPU", 0))
-            if not description["Alive"] or not cores:
+            node_cores = int(description["Resources"].get("CPU", 0))
+            if not description["Alive"] or not node_cores:
                 continue
-            processes = min(workers or cores, cores)
+            processes = min(workers or node_cores, node_cores)
             on_this_node = NodeAffinitySchedulingStrategy(node_id, soft=False)
-            station = ray.remote(Station).options(
+            station_class = ray.remote(Station).options(
                 num_cpus=processes, scheduling_strategy=on_this_node
             )
-            name = f"{description['NodeManagerHostname']} ({node_id[:8]})"
-            candidates.append(ClusterNode(name, station.remote(), processes))
+            node_name = f"{description['NodeManagerHostname']} ({node_id[:8]})"
+            candidates.append(ClusterNode(node_name, station_class.remote(), processes))
         # If this fails, ``close`` ends the actors of these nodes.
         self.nodes = candidates
+        # Wait until the actors have started, and use those that have.
         node_of_call = {node.actor.ready.remote(): node for node in candidates}
-        calls = list(node_of_call)
+        actor_calls = list(node_of_call)
         started_calls: list[Any] = []
-        if calls:
-            started_calls, _ = ray.wait(calls, num_returns=len(calls), timeout=MAX_START_SECONDS)
+        if actor_calls:
+            started_calls, _ = ray.wait(
+                actor_calls, num_returns=len(actor_calls), timeout=MAX_START_SECONDS
+            )
         if not started_calls:
             raise UserError(
                 f"the Ray cluster has no free cores: none of its {len(candidates)} nodes with cores "
                 f"started an actor in {MAX_START_SECONDS:g} s"
             )
         usable_nodes = []
-        for call, node in node_of_call.items():
+        for actor_call, node in node_of_call.items():
             obstacle: str | None = f"it had no {node.processes} free cores"
-            if call in started_calls:
-                obstacle = _obstacle(node, call)
+            if actor_call in started_calls:
+                obstacle = _obstacle(node, actor_call)
             if obstacle is None:
                 usable_nodes.append(node)
             else:
@@ -623,15 +640,18 @@ class Cluster:
         self, maker: Callable[[], World], boundary: Boundary, seed: int, hardware: Hardware
     ) -> None:
         """Make the world on each node."""
-        folders = [folder for folder in sys.path if folder]
-        calls = []
+        # All nodes make their worlds at the same time.
+        module_folders = [module_folder for module_folder in sys.path if module_folder]
+        actor_calls = []
         for node in self.nodes:
             node_hardware = replace(hardware, workers=node.processes)
-            call = node.actor.begin.remote(maker, boundary, seed, node_hardware, folders)
-            calls.append((node, call))
-        for node, call in calls:
+            actor_call = node.actor.begin.remote(
+                maker, boundary, seed, node_hardware, module_folders
+            )
+            actor_calls.append((node, actor_call))
+        for node, actor_call in actor_calls:
             try:
-                failure = ray.get(call)
+                failure = ray.get(actor_call)
             except RayTaskError as error:
                 raise UserError(
                     f"{_full_name(node)} cannot make the world: {sentence(error.cause)}"
@@ -645,14 +665,21 @@ class Cluster:
     # -- jobs
     # ---------------------------------------------------------------------------------------------------------
 
-    def place(self, models: Tensor, personal: Sequence[Tensor], here: Worker, stay: bool) -> None:
+    def place(
+        self,
+        models: Tensor,
+        personal_rows: Sequence[Tensor],
+        local_worker: Worker,
+        updates_stay: bool,
+    ) -> None:
         """See :class:`.pool.Remote`. The same models are sent once."""
+        # Exchanges of a round often have the same models.
         if models is not self._models:
             self._models = models
             self._models_in_store = ray.put(np.ascontiguousarray(models.numpy()))
-        self._personal_rows = personal
-        self._server_worker = here
-        self._updates_stay = stay
+        self._personal_rows = personal_rows
+        self._server_worker = local_worker
+        self._updates_stay = updates_stay
         self._shares = []
         self._extents = {}
         self._factors = {}
@@ -660,11 +687,12 @@ class Cluster:
 
     def run(self, jobs: Sequence[Any]) -> list[Any]:
         """Carry out jobs, see :class:`.pool.Runner`. Jobs of a node that is lost run on the others."""
+        # Results come in the order in which nodes finish, and are sorted by job.
         results: list[Any] = [None] * len(jobs)
         self._jobs = jobs
         for share, outcome in self._run_shares(range(len(jobs))):
-            for position, result in zip(share.job_positions, outcome.results, strict=True):
-                results[position] = _with_server_orders(jobs[position], result)
+            for position, job_result in zip(share.job_positions, outcome.results, strict=True):
+                results[position] = _with_server_orders(jobs[position], job_result)
             self._store_outcome(share, outcome)
         return results
 
@@ -672,9 +700,9 @@ class Cluster:
         """Carry out the jobs at these positions; yield every share as soon as it is done."""
         share_of_call = {self._send(share): share for share in self._shares_of(positions)}
         while share_of_call:
-            (call, *_), _ = ray.wait(list(share_of_call), num_returns=1)
-            share = share_of_call.pop(call)
-            outcome = self._receive(share, call)
+            (actor_call, *_), _ = ray.wait(list(share_of_call), num_returns=1)
+            share = share_of_call.pop(actor_call)
+            outcome = self._receive(share, actor_call)
             if outcome is not None:
                 yield share, outcome
                 continue
@@ -687,12 +715,13 @@ class Cluster:
             self._shares.append(share)
         return share.node.actor.work.remote(self._models_in_store, share.order)
 
-    def _receive(self, share: Share, call: Any) -> Outcome | None:
+    def _receive(self, share: Share, actor_call: Any) -> Outcome | None:
         """The outcome of a share; None if its node is lost."""
         try:
-            outcome = _result(share.node, call)
+            outcome = _result(share.node, actor_call)
         except RayError as error:
             outcome = Failure(_first_line(error), node_lost=True)
+        # A failure of a job ends the run; a lost node does not.
         if isinstance(outcome, Failure):
             if not outcome.node_lost:
                 raise EngineError(outcome.message, outcome.details)
@@ -706,19 +735,20 @@ class Cluster:
         """Use a node no more, and note which clients run elsewhere."""
         with suppress(Exception):
             ray.kill(node.actor)
-        self.nodes = [other for other in self.nodes if other is not node]
+        self.nodes = [other_node for other_node in self.nodes if other_node is not node]
         if not self.nodes:
             raise EngineError(
                 f"no node of the Ray cluster is left; the last was {node.name}: {failure}"
             )
+        # The note says whose jobs run elsewhere.
         clients: set[Client] = set()
         for position in positions:
             clients.update(*map(_clients, self._jobs[position]))
-        text = f"{_full_name(node)} was lost: {failure}; its clients run on the others"
-        self._add_note(tuple(sorted(clients)), text)
+        note_text = f"{_full_name(node)} was lost: {failure}; its clients run on the others"
+        self._add_note(tuple(sorted(clients)), note_text)
 
-    def _add_note(self, clients: tuple[Client, ...], text: str) -> None:
-        self._notes.append(Note(kind="node", effect="warns", clients=clients, text=text))
+    def _add_note(self, clients: tuple[Client, ...], note_text: str) -> None:
+        self._notes.append(Note(kind="node", effect="warns", clients=clients, text=note_text))
 
     # -- shares
     # -------------------------------------------------------------------------------------------------------
@@ -726,59 +756,71 @@ class Cluster:
     def _shares_of(self, positions: Sequence[int]) -> list[Share]:
         """Divide jobs among the nodes, each the next one that would end first; always in the same way."""
         positions_of_nodes: list[list[int]] = [[] for _ in self.nodes]
-        costs = [self._cost(self._jobs[position]) for position in positions]
-        speeds = [node.processes for node in self.nodes]
-        for job, node_number in divided(costs, speeds):
-            positions_of_nodes[node_number].append(positions[job])
-        shares = []
+        # A node is as fast as it has processes.
+        job_costs = [self._cost(self._jobs[position]) for position in positions]
+        node_speeds = [node.processes for node in self.nodes]
+        for job_number, node_number in divided(job_costs, node_speeds):
+            positions_of_nodes[node_number].append(positions[job_number])
+        new_shares = []
         for node, positions_of_node in zip(self.nodes, positions_of_nodes, strict=True):
             if positions_of_node:
-                shares.append(self._share(node, tuple(positions_of_node)))
-        return shares
+                new_shares.append(self._share(node, tuple(positions_of_node)))
+        return new_shares
 
     def _cost(self, job: Sequence[PlacedOrder | Test]) -> int:
         """Number of examples of a job."""
-        cost = 0
-        for work in job:
-            cost += len(work) if isinstance(work, Test) else self._examples(work.order)
-        return cost
+        # The cost of a job is the number of examples to compute.
+        job_cost = 0
+        for job_item in job:
+            if isinstance(job_item, Test):
+                job_cost += len(job_item)
+            else:
+                job_cost += self._examples(job_item.order)
+        return job_cost
 
     def _examples(self, order: Order) -> int:
         """Number of training examples of an order; a half has half of them."""
-        step = self._server_worker.world.step(order.round + 1)
-        data = self._server_worker.data(order.client, order.task.holdout.share, step)
-        return len(data.train) // (1 if order.half is None else 2)
+        time_step = self._server_worker.world.step(order.round + 1)
+        client_data = self._server_worker.data(order.client, order.task.holdout.share, time_step)
+        return len(client_data.train) // (1 if order.half is None else 2)
 
     def _share(self, node: ClusterNode, positions: tuple[int, ...]) -> Share:
         """A node's share, with slots and rows numbered anew."""
         assert self._models is not None
-        jobs = [self._jobs[position] for position in positions]
+        server_jobs = [self._jobs[position] for position in positions]
         model_count = len(self._models)
         # The slots that the jobs write, and the rows of single clients that they read. They get the
         # numbers from 0, and those behind the models, in the node's own matrices.
-        slots: set[int] = set()
+        written_slots: set[int] = set()
         personal_rows: set[int] = set()
-        for job in jobs:
-            for work in job:
-                slots.update(_slots(work))
-                personal_rows.update(row for row in _rows(work) if row >= model_count)
-        sorted_slots = sorted(slots)
+        for job in server_jobs:
+            for job_item in job:
+                written_slots.update(_slots(job_item))
+                for row_number in _rows(job_item):
+                    if row_number >= model_count:
+                        personal_rows.add(row_number)
+        sorted_slots = sorted(written_slots)
         sorted_rows = sorted(personal_rows)
-        node_slots = {slot: node_slot for node_slot, slot in enumerate(sorted_slots)}
-        node_rows = {row: node_row for node_row, row in enumerate(sorted_rows, model_count)}
+        node_slots = {reply_slot: node_slot for node_slot, reply_slot in enumerate(sorted_slots)}
+        node_rows = {
+            row_number: node_row for node_row, row_number in enumerate(sorted_rows, model_count)
+        }
         node_jobs = []
-        for job in jobs:
-            node_jobs.append([_renumbered(work, node_slots, node_rows) for work in job])
+        for job in server_jobs:
+            node_jobs.append([_renumbered(job_item, node_slots, node_rows) for job_item in job])
+        # The rows of single clients are sent with the jobs. The models are in the object store.
         sent_rows = self._models[:0]
         if sorted_rows:
-            sent_rows = torch.stack([self._personal_rows[row - model_count] for row in sorted_rows])
+            sent_rows = torch.stack(
+                [self._personal_rows[row_number - model_count] for row_number in sorted_rows]
+            )
         earlier_orders = sum(share.node is node for share in self._shares)
         node_order = NodeOrder(
             node_jobs,
             sent_rows.numpy(),
             slots=len(sorted_slots),
             # Tests have no slots; of the orders of an exchange, all have sketches or none.
-            sketch=jobs[0][0].order.sketch_numbers if sorted_slots else 0,
+            sketch=server_jobs[0][0].order.sketch_numbers if sorted_slots else 0,
             updates_stay=self._updates_stay,
             keeps_earlier=self._updates_stay and earlier_orders > 0,
         )
@@ -786,101 +828,117 @@ class Cluster:
 
     def _store_outcome(self, share: Share, outcome: Outcome) -> None:
         """Write what a node sent to the matrices of this process."""
-        worker = self._server_worker
-        for placed, result in _training_results(outcome.results):
-            slot = share.slots[placed.slot]
-            if not (result.trained or placed.order.beside_halves or self._updates_stay):
+        # Slots of the node are numbered anew, so each is mapped back to its slot here.
+        server_worker = self._server_worker
+        for placed, client_result in _training_results(outcome.results):
+            reply_slot = share.slots[placed.slot]
+            if not (client_result.trained or placed.order.beside_halves or self._updates_stay):
                 # Clear the row of an earlier exchange.
-                worker.replies[slot] = 0.0
+                server_worker.replies[reply_slot] = 0.0
             if placed.slot in outcome.kept_layers:
-                keep_mask = worker.wire.layout.mask(placed.order.task.local_layers)
+                keep_mask = server_worker.wire.layout.mask(placed.order.task.local_layers)
                 kept_values = outcome.kept_layers[placed.slot].copy()
-                worker.replies[slot, keep_mask] = torch.from_numpy(kept_values)
-        for node_slot, row in outcome.rows.items():
-            worker.replies[share.slots[node_slot]] = torch.from_numpy(row.copy())
+                server_worker.replies[reply_slot, keep_mask] = torch.from_numpy(kept_values)
+        for node_slot, sent_row in outcome.rows.items():
+            server_worker.replies[share.slots[node_slot]] = torch.from_numpy(sent_row.copy())
         if share.order.sketch:
-            worker.sketches[list(share.slots)] = torch.from_numpy(outcome.sketches.copy())
+            server_worker.sketches[list(share.slots)] = torch.from_numpy(outcome.sketches.copy())
         for node_slot, update_extent in outcome.extents.items():
             self._extents[share.slots[node_slot]] = update_extent
 
     # -- updates that stay
     # --------------------------------------------------------------------------------------------
 
-    def extent(self, slot: int) -> Extent:
+    def extent(self, reply_slot: int) -> Extent:
         """See :class:`.pool.Remote`."""
-        return self._extents[slot]
+        return self._extents[reply_slot]
 
-    def scale(self, slots: Sequence[int], factor: float) -> None:
+    def scale(self, reply_slots: Sequence[int], scale_factor: float) -> None:
         """See :class:`.pool.Remote`."""
-        self._factors.update(dict.fromkeys(slots, factor))
+        self._factors.update(dict.fromkeys(reply_slots, scale_factor))
 
-    def pair(self, first: int, second: int) -> None:
+    def pair(self, first_slot: int, second_slot: int) -> None:
         """See :class:`.pool.Remote`."""
-        self._second_half_of[first] = second
+        self._second_half_of[first_slot] = second_slot
 
     def add_means(
         self,
-        means: Means,
-        slots: Sequence[int],
-        amounts: np.ndarray,
-        groups: Sequence[Sequence[int]],
+        running_means: Means,
+        reply_slots: Sequence[int],
+        update_weights: np.ndarray,
+        groups_of_updates: Sequence[Sequence[int]],
     ) -> None:
         """See :class:`.pool.Remote`. Updates of a node that is lost are made again on the others."""
-        counted = self._counted_updates(slots, amounts, groups)
+        counted_updates = self._counted_updates(reply_slots, update_weights, groups_of_updates)
         # Each node averages its updates. Lost nodes are replaced until all shares are averaged.
         node_means: list[tuple[Share, tuple[list[int], np.ndarray, np.ndarray]]] = []
         open_shares = list(self._shares)
         while open_shares:
-            calls = [(share, self._average(share, counted)) for share in open_shares]
+            actor_calls = [(share, self._average(share, counted_updates)) for share in open_shares]
             open_shares = []
-            for share, call in calls:
-                if call is None:
+            for share, actor_call in actor_calls:
+                if actor_call is None:
                     continue
                 try:
-                    node_means.append((share, _result(share.node, call)))
+                    node_means.append((share, _result(share.node, actor_call)))
                 except RayError as error:
                     open_shares += self._run_again(share, _first_line(error))
         # Always in the same order, whichever node was first.
-        for share, (groups_there, rows, weights) in sorted(
+        for share, (groups_there, mean_rows, mean_weights) in sorted(
             node_means, key=lambda of_share: of_share[0].slots
         ):
-            for group, mean, weight in zip(groups_there, rows, weights, strict=True):
+            for group, node_mean, mean_weight in zip(
+                groups_there, mean_rows, mean_weights, strict=True
+            ):
                 reply_count = 0
-                for slot in share.slots:
-                    if slot in counted and group in counted[slot].groups:
-                        reply_count += counted[slot].replies
-                means.join(group, torch.from_numpy(mean.copy()), float(weight), reply_count)
+                for reply_slot in share.slots:
+                    counted_update = counted_updates.get(reply_slot)
+                    if counted_update is not None and group in counted_update.groups:
+                        reply_count += counted_update.replies
+                running_means.join(
+                    group, torch.from_numpy(node_mean.copy()), float(mean_weight), reply_count
+                )
 
     def _counted_updates(
-        self, slots: Sequence[int], amounts: np.ndarray, groups: Sequence[Sequence[int]]
+        self,
+        reply_slots: Sequence[int],
+        update_weights: np.ndarray,
+        groups_of_updates: Sequence[Sequence[int]],
     ) -> dict[int, CountedUpdate]:
         """How the update of each slot counts; of both halves of a client's data, each with half the weight."""
-        counted = {}
-        for slot, amount, groups_of_update in zip(slots, amounts, groups, strict=True):
-            counted[slot] = CountedUpdate(float(amount), tuple(groups_of_update), 1)
-        for first, second in self._second_half_of.items():
-            if first in counted:
-                half = replace(counted[first], amount=counted[first].amount / 2)
-                counted[first] = replace(half, replies=1)
-                counted[second] = replace(half, replies=0)
-        return counted
+        counted_updates = {}
+        for reply_slot, update_weight, groups_of_update in zip(
+            reply_slots, update_weights, groups_of_updates, strict=True
+        ):
+            counted_updates[reply_slot] = CountedUpdate(
+                float(update_weight), tuple(groups_of_update), 1
+            )
+        # The mean of both halves is the same as both halves with half the weight each.
+        for first_slot, second_slot in self._second_half_of.items():
+            if first_slot in counted_updates:
+                whole_update = counted_updates[first_slot]
+                half_update = replace(whole_update, amount=whole_update.amount / 2)
+                counted_updates[first_slot] = replace(half_update, replies=1)
+                counted_updates[second_slot] = replace(half_update, replies=0)
+        return counted_updates
 
-    def _average(self, share: Share, counted: Mapping[int, CountedUpdate]) -> Any:
+    def _average(self, share: Share, counted_updates: Mapping[int, CountedUpdate]) -> Any:
         """The call that averages the updates of a share; None if none of them counts."""
+        # The updates of this share that count, and the factors by which they are scaled.
         node_slots = []
-        factors = []
-        updates = []
-        for node_slot, slot in enumerate(share.slots):
-            if slot in counted:
+        scale_factors = []
+        share_updates = []
+        for node_slot, reply_slot in enumerate(share.slots):
+            if reply_slot in counted_updates:
                 node_slots.append(node_slot)
-                factors.append(self._factors.get(slot, 1.0))
-                updates.append(counted[slot])
-        if not any(update.groups for update in updates):
+                scale_factors.append(self._factors.get(reply_slot, 1.0))
+                share_updates.append(counted_updates[reply_slot])
+        if not any(counted_update.groups for counted_update in share_updates):
             return None
-        amounts = np.array([update.amount for update in updates])
-        groups = [update.groups for update in updates]
+        update_weights = np.array([counted_update.amount for counted_update in share_updates])
+        groups_of_updates = [counted_update.groups for counted_update in share_updates]
         return share.node.actor.reduce.remote(
-            share.order_number, node_slots, factors, amounts, groups
+            share.order_number, node_slots, scale_factors, update_weights, groups_of_updates
         )
 
     def _run_again(self, share: Share, failure: str) -> list[Share]:
@@ -894,12 +952,12 @@ class Cluster:
         return self._shares[earlier_shares:]
 
 
-def divided(costs: Sequence[float], speeds: Sequence[float]) -> Iterator[tuple[int, int]]:
+def divided(job_costs: Sequence[float], node_speeds: Sequence[float]) -> Iterator[tuple[int, int]]:
     """Divide jobs among nodes: each job, in this order, goes to the node that would be done with it first.
 
     Args:
-        costs: The cost of each job.
-        speeds: The speed of each node.
+        job_costs: The cost of each job.
+        node_speeds: The speed of each node.
 
     Yields:
         (Position of the job, position of the node), for each job.
@@ -908,24 +966,29 @@ def divided(costs: Sequence[float], speeds: Sequence[float]) -> Iterator[tuple[i
         >>> list(divided([4, 3, 2, 1], [1, 1]))
         [(0, 0), (1, 1), (2, 1), (3, 0)]
     """
-    loads = [0.0] * len(speeds)
-    for job, cost in enumerate(costs):
-        end_times = [(load + cost) / speed for load, speed in zip(loads, speeds, strict=True)]
-        node = end_times.index(min(end_times))
-        loads[node] += cost
-        yield job, node
+    # The load of a node is the cost of the jobs that it has so far.
+    node_loads = [0.0] * len(node_speeds)
+    for job_number, job_cost in enumerate(job_costs):
+        end_times = [
+            (node_load + job_cost) / node_speed
+            for node_load, node_speed in zip(node_loads, node_speeds, strict=True)
+        ]
+        node_number = end_times.index(min(end_times))
+        node_loads[node_number] += job_cost
+        yield job_number, node_number
 
 
-def _obstacle(node: ClusterNode, call: Any) -> str | None:
+def _obstacle(node: ClusterNode, actor_call: Any) -> str | None:
     """Return why a node was lost before it began, or None. It is an error if it does not have this version of Coterie."""
+    # Another version of Coterie could compute something else, or fail later.
     server_version = version("coterie")
     try:
-        node_version = ray.get(call)
+        node_version = ray.get(actor_call)
     except RayError as error:
         if isinstance(error, RayActorError) and not error.actor_init_failed:
             return _first_line(error)
-        hint = f"install coterie[ray] {server_version} there, as here"
-        raise UserError(f"{_full_name(node)} cannot import Coterie: {hint}") from error
+        remedy = f"install coterie[ray] {server_version} there, as here"
+        raise UserError(f"{_full_name(node)} cannot import Coterie: {remedy}") from error
     if node_version != server_version:
         raise UserError(
             f"{_full_name(node)} has Coterie {node_version}, this machine has {server_version}: "
@@ -934,10 +997,10 @@ def _obstacle(node: ClusterNode, call: Any) -> str | None:
     return None
 
 
-def _result(node: ClusterNode, call: Any) -> Any:
+def _result(node: ClusterNode, actor_call: Any) -> Any:
     """The result of a node's work. An error in its code ends the run; a lost node is an error of Ray."""
     try:
-        return ray.get(call)
+        return ray.get(actor_call)
     except RayTaskError as error:
         raise EngineError(
             f"{_full_name(node)} failed: {sentence(error.cause)}", str(error)
@@ -953,8 +1016,12 @@ def _with_server_orders(
 ) -> list[Any]:
     """The results of a job with its orders as they are numbered at the server."""
     results = []
-    for work, result in zip(job, node_results, strict=True):
-        results.append((work, result[1]) if isinstance(work, PlacedOrder) else result)
+    for job_item, job_result in zip(job, node_results, strict=True):
+        if isinstance(job_item, PlacedOrder):
+            _, client_result = job_result
+            results.append((job_item, client_result))
+        else:
+            results.append(job_result)
     return results
 
 
@@ -963,44 +1030,49 @@ def _training_results(
 ) -> Iterator[tuple[PlacedOrder, ClientResult]]:
     """The orders and their results; nothing of tests."""
     for results_of_job in results:
-        for result in results_of_job:
-            if isinstance(result, tuple):
-                yield result
+        for job_result in results_of_job:
+            if isinstance(job_result, tuple):
+                yield job_result
 
 
-def _clients(work: PlacedOrder | Test) -> tuple[Client, ...]:
+def _clients(job_item: PlacedOrder | Test) -> tuple[Client, ...]:
     """The clients of an order or a test."""
-    return work.clients if isinstance(work, Test) else (work.order.client,)
+    return job_item.clients if isinstance(job_item, Test) else (job_item.order.client,)
 
 
-def _slots(work: PlacedOrder | Test) -> list[int]:
+def _slots(job_item: PlacedOrder | Test) -> list[int]:
     """The slots of the reply matrix that an order writes."""
-    if isinstance(work, Test):
+    if isinstance(job_item, Test):
         return []
-    return [slot for slot in (work.slot, work.personal_slot) if slot is not None]
+    return [
+        reply_slot
+        for reply_slot in (job_item.slot, job_item.personal_slot)
+        if reply_slot is not None
+    ]
 
 
-def _rows(work: PlacedOrder | Test) -> list[int]:
+def _rows(job_item: PlacedOrder | Test) -> list[int]:
     """The rows of the model matrix that an order or a test reads."""
-    rows = list(work.rows)
-    if isinstance(work, PlacedOrder) and work.personal_row is not None:
-        rows.append(work.personal_row)
-    return rows
+    read_rows = list(job_item.rows)
+    if isinstance(job_item, PlacedOrder) and job_item.personal_row is not None:
+        read_rows.append(job_item.personal_row)
+    return read_rows
 
 
 def _renumbered(
-    work: PlacedOrder | Test, slots: Mapping[int, int], rows: Mapping[int, int]
+    job_item: PlacedOrder | Test, new_slots: Mapping[int, int], new_rows: Mapping[int, int]
 ) -> PlacedOrder | Test:
     """An order or a test with the slots, and the rows of single clients, numbered anew."""
-    model_rows = tuple(rows.get(row, row) for row in work.rows)
-    if isinstance(work, Test):
-        return replace(work, rows=model_rows)
-    personal_row = work.personal_row
-    personal_slot = work.personal_slot
+    # Rows of models keep their numbers.
+    model_rows = tuple(new_rows.get(row_number, row_number) for row_number in job_item.rows)
+    if isinstance(job_item, Test):
+        return replace(job_item, rows=model_rows)
+    personal_row = job_item.personal_row
+    personal_slot = job_item.personal_slot
     return replace(
-        work,
+        job_item,
         rows=model_rows,
-        slot=slots[work.slot],
-        personal_row=None if personal_row is None else rows.get(personal_row, personal_row),
-        personal_slot=None if personal_slot is None else slots[personal_slot],
+        slot=new_slots[job_item.slot],
+        personal_row=None if personal_row is None else new_rows.get(personal_row, personal_row),
+        personal_slot=None if personal_slot is None else new_slots[personal_slot],
     )

@@ -30,18 +30,20 @@ def check(experiment: Experiment) -> None:
         )
 
 
-def prepare(experiment: Experiment, seed: int, maker: Callable[[], World]) -> None:
+def prepare(experiment: Experiment, seed: int, make_world: Callable[[], World]) -> None:
     """Make the world on every node of an existing cluster, before a run begins."""
     from coterie.contrib.ray import cluster
 
-    cluster.try_nodes(maker, experiment.address, experiment.boundary, seed, experiment.hardware())
+    cluster.try_nodes(
+        make_world, experiment.address, experiment.boundary, seed, experiment.hardware()
+    )
 
 
 def rounds(
     experiment: Experiment,
     method: Method[Any],
     world: World,
-    maker: Callable[[], World],
+    make_world: Callable[[], World],
     *,
     seed: int,
     start: Position | None,
@@ -53,7 +55,7 @@ def rounds(
     return cluster.rounds(
         method,
         world,
-        maker,
+        make_world,
         address=experiment.address,
         rounds=experiment.rounds,
         seed=seed,

@@ -17,17 +17,17 @@ READ_EVERY_SECONDS = 1.0
 so it never waits."""
 
 
-def follow(stream: BinaryIO, make: Callable[[Path], Tracker]) -> None:
+def follow(input_stream: BinaryIO, make_tracker: Callable[[Path], Tracker]) -> None:
     """Track runs one after the other.
 
     Args:
-        stream: Unbuffered input: run directories, one per line, each after the run before has
+        input_stream: Unbuffered input: run directories, one per line, each after the run before has
             ended. An empty line, or the end of the input, is the end of the last run.
-        make: Makes the tracker for a run directory.
+        make_tracker: Makes the tracker for a run directory.
     """
-    while folder := stream.readline().rstrip(b"\n"):
-        with closing(make(Path(os.fsdecode(folder)))) as tracker:
-            while not select.select([stream], [], [], READ_EVERY_SECONDS)[0]:
+    while folder := input_stream.readline().rstrip(b"\n"):
+        with closing(make_tracker(Path(os.fsdecode(folder)))) as tracker:
+            while not select.select([input_stream], [], [], READ_EVERY_SECONDS)[0]:
                 tracker.catch_up()
             tracker.catch_up()
 

@@ -80,12 +80,12 @@ class Tracker(ABC):
         # Bytes of the record that have been read.
         self._bytes_read = 0
         # Trackers write into these folders, and make links to their own files.
-        for place in {self.folder, self.home}:
-            check_links(place / TRACK, but=WANDB_LOG_LINK)
-        state = self._stored_state()
-        self.known = state.get("where") == store
-        self.identity: str = state["run"] if self.known else uuid.uuid4().hex[:12]
-        self.round: int = state["round"] if self.known else 0
+        for writable_folder in {self.folder, self.home}:
+            check_links(writable_folder / TRACK, but=WANDB_LOG_LINK)
+        stored_state = self._stored_state()
+        self.known = stored_state.get("where") == store
+        self.identity: str = stored_state["run"] if self.known else uuid.uuid4().hex[:12]
+        self.round: int = stored_state["round"] if self.known else 0
 
     @property
     def _state_path(self) -> Path:
@@ -93,50 +93,60 @@ class Tracker(ABC):
 
     def _stored_state(self) -> dict[str, Any]:
         """How far an earlier process has tracked the run; empty if none has."""
-        path = self._state_path
-        if not path.exists():
+        state_file = self._state_path
+        if not state_file.exists():
             return {}
-        state: dict[str, Any] = json.loads(read_within(self.folder, f"{TRACK}/{self.name}.json"))
-        check_schema(state.get("schema"), path)
-        return state
+        stored_state: dict[str, Any] = json.loads(
+            read_within(self.folder, f"{TRACK}/{self.name}.json")
+        )
+        check_schema(stored_state.get("schema"), state_file)
+        return stored_state
 
     def keep(self) -> None:
         """Store ``identity`` and ``round``."""
-        path = self._state_path
-        path.parent.mkdir(exist_ok=True)
-        state = {
+        state_file = self._state_path
+        state_file.parent.mkdir(exist_ok=True)
+        tracker_state = {
             "schema": SCHEMA_VERSION,
             "where": self.store,
             "run": self.identity,
             "round": self.round,
         }
-        write_whole(path, json.dumps(state).encode())
+        write_whole(state_file, json.dumps(tracker_state).encode())
 
     def catch_up(self) -> None:
         """Track the new rounds of the record, except those that an earlier process has tracked."""
-        path = self.folder / ROUNDS_FILE
-        if not path.exists():
+        rounds_file = self.folder / ROUNDS_FILE
+        if not rounds_file.exists():
             return
-        if path.stat().st_size > self._bytes_read:
+        if rounds_file.stat().st_size > self._bytes_read:
             # A federation's clients may join, and tell their names, later.
             self._shown = self._record.naming(self._recorded)
-        with open(descriptor(path, os.O_RDONLY), "rb") as file:
-            file.seek(self._bytes_read)
-            for recorded_line in file:
+        with open(descriptor(rounds_file, os.O_RDONLY), "rb") as record_file:
+            record_file.seek(self._bytes_read)
+            for recorded_line in record_file:
                 # The run is still writing an incomplete line.
                 if not recorded_line.endswith(b"\n"):
                     return
                 self._bytes_read += len(recorded_line)
                 self._track(self._shown.line(json.loads(recorded_line)))
 
-    def _track(self, line: Line) -> None:
+    def _track(self, round_line: Line) -> None:
         """Write a round, unless it is tracked already; sums over rounds need every round."""
-        numbers = self._metrics.of(line)
-        if line["round"] > self.round:
-            self.write(line["round"], numbers, words(line), list(pictures(self.folder, line)))
-            self.round = line["round"]
+        # Numbers are computed for every round, because some of them are sums over all rounds.
+        round_numbers = self._metrics.of(round_line)
+        if round_line["round"] > self.round:
+            self.write(
+                round_line["round"],
+                round_numbers,
+                words(round_line),
+                list(pictures(self.folder, round_line)),
+            )
+            self.round = round_line["round"]
             self.keep()
-        self.finished = ends(line, self._description["rounds"], self._description.get("target"))
+        self.finished = ends(
+            round_line, self._description["rounds"], self._description.get("target")
+        )
 
     @abstractmethod
     def write(
@@ -163,19 +173,19 @@ class TensorBoard(Tracker):
         from torch.utils.tensorboard.summary import hparams
 
         super().__init__(folder)
-        events = self.home / TRACK / "tensorboard" / self.folder.name
-        self.writer = SummaryWriter(str(events), purge_step=self.round + 1)
+        event_folder = self.home / TRACK / "tensorboard" / self.folder.name
+        self.writer = SummaryWriter(str(event_folder), purge_step=self.round + 1)
         if not self.round:
             # The viewer shows this metric beside the settings.
-            metrics = {f"{self._shown.main}/mean": 0.0}
-            for summary in hparams(self.settings, metrics):
-                self.writer._get_file_writer().add_summary(summary)
+            shown_metrics = {f"{self._shown.main}/mean": 0.0}
+            for metric_summary in hparams(self.settings, shown_metrics):
+                self.writer._get_file_writer().add_summary(metric_summary)
 
     def write(
         self, round: int, numbers: Mapping[str, float], text: str, pictures: Sequence[Picture]
     ) -> None:
-        for name, value in numbers.items():
-            self.writer.add_scalar(name, value, round)
+        for number_name, number_value in numbers.items():
+            self.writer.add_scalar(number_name, number_value, round)
         for picture in pictures:
             self.writer.add_image(picture.name, picture.pixels, round, dataformats="HWC")
             self.writer.add_text(f"{picture.name}/caption", picture.caption, round)
@@ -209,17 +219,17 @@ class MLflow(Tracker):
     def __init__(self, folder: Path) -> None:
         from mlflow import MlflowClient
 
-        server = os.environ.get("MLFLOW_TRACKING_URI", "")
-        super().__init__(folder, store=server)
+        server_address = os.environ.get("MLFLOW_TRACKING_URI", "")
+        super().__init__(folder, store=server_address)
         database_folder = self.home / TRACK / "mlflow"
         artifacts = database_folder / "artifacts"
-        if not server:
+        if not server_address:
             database_folder.mkdir(parents=True, exist_ok=True)
-        database = f"sqlite:///{database_folder / 'mlflow.db'}"
-        self.client = MlflowClient(tracking_uri=server or database)
+        database_address = f"sqlite:///{database_folder / 'mlflow.db'}"
+        self.client = MlflowClient(tracking_uri=server_address or database_address)
         if not self.known:
-            self._begin(None if server else artifacts.as_uri())
-        if not server:
+            self._begin(None if server_address else artifacts.as_uri())
+        if not server_address:
             self._check_artifacts(artifacts)
         # A process may have been killed after it wrote a round, before it could store this.
         complete_rounds = self.client.get_metric_history(self.identity, self.LAST_METRIC)
@@ -231,35 +241,40 @@ class MLflow(Tracker):
         """Start a new run and store its id immediately."""
         from mlflow.entities import Param
 
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or PROJECT
+        # A run is in the user's experiment, if the environment names one.
+        experiment_name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or PROJECT
         # All runs of Coterie are in one experiment.
-        experiment = self.client.get_experiment_by_name(name)
+        experiment = self.client.get_experiment_by_name(experiment_name)
         if experiment:
             experiment_id = experiment.experiment_id
         else:
-            experiment_id = self.client.create_experiment(name, artifact_location=artifacts)
-        run = self.client.create_run(
+            experiment_id = self.client.create_experiment(
+                experiment_name, artifact_location=artifacts
+            )
+        new_run = self.client.create_run(
             experiment_id, run_name=self.folder.name, tags={"mlflow.source.name": "coterie"}
         )
         parameters = [
-            Param(key, str(value)[: self.MAX_CHARACTERS]) for key, value in self.settings.items()
+            Param(setting_name, str(setting_value)[: self.MAX_CHARACTERS])
+            for setting_name, setting_value in self.settings.items()
         ]
-        for start in range(0, len(parameters), self.MAX_PARAMETERS):
-            batch = parameters[start : start + self.MAX_PARAMETERS]
-            self.client.log_batch(run.info.run_id, params=batch)
-        self.identity = run.info.run_id
+        for batch_start in range(0, len(parameters), self.MAX_PARAMETERS):
+            parameter_batch = parameters[batch_start : batch_start + self.MAX_PARAMETERS]
+            self.client.log_batch(new_run.info.run_id, params=parameter_batch)
+        self.identity = new_run.info.run_id
         self.keep()
 
     def _check_artifacts(self, artifacts: Path) -> None:
         """Refuse another place of the run's files: the database names it, and may be moved or come from another person."""
-        uri = self.client.get_run(self.identity).info.artifact_uri
-        is_id = re.fullmatch("[0-9a-f]{32}", self.identity)
-        if is_id and uri == f"{artifacts.as_uri()}/{self.identity}/artifacts":
+        # The place must be the one where this class would put the files.
+        stored_uri = self.client.get_run(self.identity).info.artifact_uri
+        is_run_id = re.fullmatch("[0-9a-f]{32}", self.identity)
+        if is_run_id and stored_uri == f"{artifacts.as_uri()}/{self.identity}/artifacts":
             return
         database_folder = artifacts.parent
-        store = f"{database_folder} and {self.folder / TRACK / 'mlflow.json'}"
+        removed_files = f"{database_folder} and {self.folder / TRACK / 'mlflow.json'}"
         raise UserError(
-            f"the database in {database_folder} keeps the run's files elsewhere; remove {store} to track it anew"
+            f"the database in {database_folder} keeps the run's files elsewhere; remove {removed_files} to track it anew"
         )
 
     def write(
@@ -274,12 +289,15 @@ class MLflow(Tracker):
         if text:
             self.client.log_text(self.identity, text, f"notes/round-{round}.txt")
         # The metric that marks a complete round comes last.
-        now = int(time.time() * 1000)
-        names = sorted(numbers, key=lambda name: name == self.LAST_METRIC)
-        metrics = [Metric(name, numbers[name], now, round) for name in names]
-        for start in range(0, len(metrics), self.MAX_METRICS):
-            batch = metrics[start : start + self.MAX_METRICS]
-            self.client.log_batch(self.identity, metrics=batch)
+        current_time = int(time.time() * 1000)
+        number_names = sorted(numbers, key=lambda number_name: number_name == self.LAST_METRIC)
+        round_metrics = [
+            Metric(number_name, numbers[number_name], current_time, round)
+            for number_name in number_names
+        ]
+        for batch_start in range(0, len(round_metrics), self.MAX_METRICS):
+            metric_batch = round_metrics[batch_start : batch_start + self.MAX_METRICS]
+            self.client.log_batch(self.identity, metrics=metric_batch)
 
     def close(self) -> None:
         self.client.set_terminated(self.identity, "FINISHED" if self.finished else "KILLED")
@@ -294,14 +312,14 @@ class Wandb(Tracker):
     def __init__(self, folder: Path) -> None:
         import wandb
 
-        mode: Any = os.environ.get("WANDB_MODE", "offline")
-        super().__init__(folder, store=mode)
+        wandb_mode: Any = os.environ.get("WANDB_MODE", "offline")
+        super().__init__(folder, store=wandb_mode)
         self._check_settings()
         # wandb makes its folder in this one.
         parent_folder = Path(os.environ.get("WANDB_DIR") or self.home / TRACK)
         parent_folder.mkdir(parents=True, exist_ok=True)
         # Nothing is printed, and nothing about the machine or the code is saved.
-        quiet = wandb.Settings(
+        quiet_settings = wandb.Settings(
             silent=True,
             console="off",
             save_code=False,
@@ -316,18 +334,18 @@ class Wandb(Tracker):
             name=self.folder.name,
             group=self.home.name,
             config=self.settings,
-            mode=mode,
+            mode=wandb_mode,
             resume="allow",
-            settings=quiet,
+            settings=quiet_settings,
         )
         self.keep()
 
     def _check_settings(self) -> None:
         """Refuse settings that came with the run: they could name the server that receives the user's key."""
-        path = Path.cwd() / "wandb" / "settings"
-        if os.path.lexists(path) and Path.cwd().is_relative_to(self.home.resolve()):
+        settings_file = Path.cwd() / "wandb" / "settings"
+        if os.path.lexists(settings_file) and Path.cwd().is_relative_to(self.home.resolve()):
             raise UserError(
-                f"{path} came with the run and would be settings of Weights & Biases; call from another folder"
+                f"{settings_file} came with the run and would be settings of Weights & Biases; call from another folder"
             )
 
     def write(
@@ -335,12 +353,13 @@ class Wandb(Tracker):
     ) -> None:
         import wandb
 
-        values: dict[str, Any] = dict(numbers)
+        # All of a round is logged at once, so that a round is complete or missing.
+        logged_values: dict[str, Any] = dict(numbers)
         for picture in pictures:
-            values[picture.name] = wandb.Image(picture.pixels, caption=picture.caption)
+            logged_values[picture.name] = wandb.Image(picture.pixels, caption=picture.caption)
         if text:
-            values["notes"] = text
-        self.run.log(values, step=round)
+            logged_values["notes"] = text
+        self.run.log(logged_values, step=round)
 
     def close(self) -> None:
         self.run.finish()

@@ -43,7 +43,7 @@ MAX_MARK_SECONDS = 24 * 3600.0
 
 
 def reply_to_step(
-    content: RecordDict, context: Context, boundary: Boundary, once: bool = True
+    content: RecordDict, context: Context, boundary: Boundary, answers_once: bool = True
 ) -> RecordDict | None:
     """Return the reply to a message of the protocol; None for another message.
 
@@ -51,7 +51,7 @@ def reply_to_step(
         content: The message.
         context: Flower's context of the node, whose state has the secrets between steps.
         boundary: The client's boundary: with noise, most neighbours must have added theirs.
-        once: Whether to make sure that no step is answered twice, see :func:`_mark`.
+        answers_once: Whether to make sure that no step is answered twice, see :func:`_mark`.
 
     Raises:
         ProtocolError: The step must not be carried out.
@@ -63,15 +63,16 @@ def reply_to_step(
     if step.name == "keys":
         # The first step of an exchange: nothing of earlier ones is needed any more.
         forget_secrets(context)
-        if once:
+        if answers_once:
             _remove_old_marks(context)
+    # One answer for each sum in which the client takes part.
     answers: dict[str, Any] = {}
     for sum_name, step_input in step.sums.items():
         if step.name == "keys":
             masker = Masker(step.client, bytes.fromhex(sum_name))
             answers[sum_name] = steps.keys_to_json(masker.keys())
         else:
-            masker = _stored_masker(context, sum_name, once)
+            masker = _stored_masker(context, sum_name, answers_once)
             if step.name == "shares":
                 answers[sum_name] = _shares(masker, step_input)
             else:
@@ -82,23 +83,24 @@ def reply_to_step(
 
 def _shares(masker: Masker, step_input: Any) -> Any:
     """Step 2: encrypted shares for the neighbours, from their keys and the threshold."""
-    values, threshold = step_input
-    keys = {}
-    for client, value in values.items():
-        keys_of_client = steps.keys_from_json(value)
+    keys_of_neighbours, threshold = step_input
+    public_keys = {}
+    for client, keys_value in keys_of_neighbours.items():
+        keys_of_client = steps.keys_from_json(keys_value)
         if keys_of_client is None:
             raise ProtocolError(f"the public keys of client {client} cannot be read")
-        keys[int(client)] = keys_of_client
-    return steps.shares_to_json(masker.shares(keys, int(threshold)))
+        public_keys[int(client)] = keys_of_client
+    return steps.shares_to_json(masker.shares(public_keys, int(threshold)))
 
 
 def _unmasking(masker: Masker, step_input: Any, boundary: Boundary) -> Any:
     """Step 4: the shares that unmask the sum, from the clients whose numbers have arrived."""
-    arrived = [int(client) for client in step_input]
-    num_noisy = len(masker.holding.intersection(arrived))
-    if boundary.noise and num_noisy < boundary.honest * len(masker.neighbours):
+    arrived_clients = [int(client) for client in step_input]
+    # Without the noise of most neighbours, the sum would show too much of this client.
+    noisy_neighbours = len(masker.holding.intersection(arrived_clients))
+    if boundary.noise and noisy_neighbours < boundary.honest * len(masker.neighbours):
         raise ProtocolError("too few neighbours have added noise to this masked sum")
-    return steps.unmasking_to_json(masker.unmask(arrived))
+    return steps.unmasking_to_json(masker.unmask(arrived_clients))
 
 
 # -- the reply to a task
@@ -106,12 +108,12 @@ def _unmasking(masker: Masker, step_input: Any, boundary: Boundary) -> Any:
 
 
 def pop_config(content: RecordDict) -> Mapping[str, Any]:
-    """Remove from a message with tasks what it says config_of_parts masked sums, and return it: the app does not see it."""
-    config = content.config_records[CONFIG]
-    if MASKS not in config:
+    """Remove from a message with tasks what it says about masked sums, and return it: the app does not see it."""
+    message_config = content.config_records[CONFIG]
+    if MASKS not in message_config:
         return {}
-    config_of_parts: dict[str, Any] = json.loads(str(config[MASKS]))
-    del config[MASKS]
+    config_of_parts: dict[str, Any] = json.loads(str(message_config[MASKS]))
+    del message_config[MASKS]
     return config_of_parts
 
 
@@ -119,11 +121,11 @@ def masked_reply(
     reply: RecordDict,
     orders: Sequence[Order],
     updates: Sequence[Tensor | None],
-    config: Mapping[str, Any],
+    mask_config: Mapping[str, Any],
     context: Context,
     wire: Wire,
-    rng: np.random.Generator,
-    once: bool = True,
+    noise_generator: np.random.Generator,
+    answers_once: bool = True,
 ) -> dict[str, Any]:
     """Return an app's reply to its tasks with everything under masks.
 
@@ -131,11 +133,11 @@ def masked_reply(
         reply: The app's reply.
         orders: The tasks.
         updates: The update of each task, if it has one.
-        config: What :func:`pop_config` has returned.
+        mask_config: What :func:`pop_config` has returned.
         context: Flower's context of the node.
         wire: The client's wire, whose boundary has the bound and the noise.
-        rng: Draws the noise.
-        once: Whether to make sure that no sum is answered twice, see :func:`_mark`.
+        noise_generator: Draws the noise.
+        answers_once: Whether to make sure that no sum is answered twice, see :func:`_mark`.
 
     Returns:
         The records of the reply.
@@ -145,42 +147,53 @@ def masked_reply(
             left. Or the sum is not that of the task.
         Unfit: The app's reply has no update, or one that is not finite.
     """
+    # The number of examples is part of the sum, so the reply states 1.
     metrics = messages.only(reply.metric_records, METRICS_RECORD, "metric records")
-    records: dict[str, Any] = {}
+    reply_records: dict[str, Any] = {}
     sent_metrics: dict[str, Any] = {"num-examples": 1}
-    for place, order in enumerate(orders):
+    for task_place, order in enumerate(orders):
         # What the server may know of this client alone.
-        for name in _plain_metrics(order, place, wire.boundary):
-            if name in metrics:
-                sent_metrics[name] = metrics[name]
-        if order.part not in config:
+        for metric_name in _plain_metrics(order, task_place, wire.boundary):
+            if metric_name in metrics:
+                sent_metrics[metric_name] = metrics[metric_name]
+        if order.part not in mask_config:
             # The server has formed no sum for the task: nothing of it may leave.
             if _is_summed(order):
                 raise ProtocolError(
                     "this client sends masked numbers only, and was asked for plain ones"
                 )
             continue
-        sum_config = config[order.part]
+        sum_config = mask_config[order.part]
         # Step 3 of the protocol: the numbers under all masks.
-        numbers = _numbers(reply, metrics, place, order, updates[place], sum_config, wire, rng)
-        masker = _stored_masker(context, sum_config["name"], once)
-        shares = steps.shares_from_json(sum_config["shares"])
-        if shares is None:
+        plain_numbers = _numbers(
+            reply,
+            metrics,
+            task_place,
+            order,
+            updates[task_place],
+            sum_config,
+            wire,
+            noise_generator,
+        )
+        # The masker holds the secrets of the earlier steps, and now also those of this one.
+        masker = _stored_masker(context, sum_config["name"], answers_once)
+        neighbour_shares = steps.shares_from_json(sum_config["shares"])
+        if neighbour_shares is None:
             raise ProtocolError("the shares of the neighbours cannot be read")
-        masked_numbers = masker.masked(shares, numbers)
+        masked_numbers = masker.masked(neighbour_shares, plain_numbers)
         _store_masker(context, sum_config["name"], masker)
-        records[f"{MASKED}.{order.part}"] = ArrayRecord({MASKED: Array(masked_numbers)})
-    return {**records, METRICS_RECORD: MetricRecord(sent_metrics)}
+        reply_records[f"{MASKED}.{order.part}"] = ArrayRecord({MASKED: Array(masked_numbers)})
+    return {**reply_records, METRICS_RECORD: MetricRecord(sent_metrics)}
 
 
-def _plain_metrics(order: Order, place: int, boundary: Boundary) -> list[str]:
+def _plain_metrics(order: Order, task_place: int, boundary: Boundary) -> list[str]:
     """The metrics of a reply to a task that are sent without masks."""
-    names: list[str] = []
+    metric_names: list[str] = []
     if not order.hidden:
-        names += [CELL, "chosen"]
+        metric_names += [CELL, "chosen"]
     if not boundary.noise:
-        names += [messages.PERSONAL, messages.STORED_AT]
-    return [messages.of_task(name, place) for name in names]
+        metric_names += [messages.PERSONAL, messages.STORED_AT]
+    return [messages.of_task(metric_name, task_place) for metric_name in metric_names]
 
 
 def _is_summed(order: Order) -> bool:
@@ -192,20 +205,20 @@ def _is_summed(order: Order) -> bool:
 def _numbers(
     reply: RecordDict,
     metrics: MetricRecord,
-    place: int,
+    task_place: int,
     order: Order,
     update: Tensor | None,
     sum_config: Mapping[str, Any],
     wire: Wire,
-    rng: np.random.Generator,
+    noise_generator: np.random.Generator,
 ) -> np.ndarray:
     """What a client adds to the sum of a task, as integers without masks."""
     task = order.task
     boundary = wire.boundary
     max_norm = wire.limit(order.clip)
     # A server that asks for another form than that of the task gets nothing.
-    sizes = tuple(int(number) for number in sum_config["form"])
-    layout = _checked_layout(order, sizes, wire, max_norm)
+    asked_sizes = tuple(int(asked_size) for asked_size in sum_config["form"])
+    layout = _checked_layout(order, asked_sizes, wire, max_norm)
     keep_mask = wire.layout.mask(task.local_layers) if task.local_layers else None
     # The update as it enters the sum: without own layers, and no longer than the noise covers.
     if not sends_update(task):
@@ -217,34 +230,38 @@ def _numbers(
             update = update.masked_fill(keep_mask, 0.0)
         update = limited_update(update, max_norm, wire)
     # If the plan hides choices, the update is in the slot of the model that the client took.
-    slot = 0
+    model_slot = 0
     if layout.slots > 1:
-        slot = int(metrics[messages.of_task("chosen", place)][0])  # type: ignore[index]
+        model_slot = int(metrics[messages.of_task("chosen", task_place)][0])  # type: ignore[index]
     # Weights are fractions of a number of examples. With noise all clients count as one.
-    weight = 1.0
+    client_weight = 1.0
     if not (sum_config["uniform"] or boundary.noise):
         examples = int(metrics["num-examples"])  # type: ignore[arg-type]
-        weight = min(examples, MAX_WEIGHED_EXAMPLES) / MAX_WEIGHED_EXAMPLES
+        client_weight = min(examples, MAX_WEIGHED_EXAMPLES) / MAX_WEIGHED_EXAMPLES
     return layout.encode(
         update,
-        weight,
-        _answer(reply, place, layout.answer_size),
-        slot,
-        rng.standard_normal,
+        client_weight,
+        _answer(reply, task_place, layout.answer_size),
+        model_slot,
+        noise_generator.standard_normal,
         keep_mask.numpy() if keep_mask is not None and layout.d else None,
     )
 
 
-def _answer(reply: RecordDict, place: int, size: int) -> np.ndarray | None:
+def _answer(reply: RecordDict, task_place: int, answer_size: int) -> np.ndarray | None:
     """The answer in an app's reply; None if it has none, or one that cannot be used.
 
     A failure would say that this client's numbers are odd.
     """
-    name = messages.of_task(ANSWER, place)
-    if not size or name not in reply:
+    answer_name = messages.of_task(ANSWER, task_place)
+    if not answer_size or answer_name not in reply:
         return None
-    answer = messages.array_of(reply[name], ANSWER)
-    return answer if answer.shape == (size,) and np.isfinite(answer).all() else None
+    plain_answer = messages.array_of(reply[answer_name], ANSWER)
+    return (
+        plain_answer
+        if plain_answer.shape == (answer_size,) and np.isfinite(plain_answer).all()
+        else None
+    )
 
 
 def limited_update(update: Tensor, max_norm: float | None, wire: Wire) -> Tensor:
@@ -258,6 +275,7 @@ def limited_update(update: Tensor, max_norm: float | None, wire: Wire) -> Tensor
     Raises:
         Unfit: It is not finite, and no noise is added.
     """
+    # With noise, a refusal would reveal something about the data.
     if not torch.isfinite(update.dot(update)):
         if not wire.boundary.noise:
             raise Unfit("its update has a NaN or infinite entry (a smaller lr may help)")
@@ -266,7 +284,7 @@ def limited_update(update: Tensor, max_norm: float | None, wire: Wire) -> Tensor
 
 
 def _checked_layout(
-    order: Order, sizes: tuple[int, ...], wire: Wire, max_norm: float | None
+    order: Order, asked_sizes: tuple[int, ...], wire: Wire, max_norm: float | None
 ) -> SumLayout:
     """The layout of a sum, which must be that of its task.
 
@@ -275,17 +293,20 @@ def _checked_layout(
     Raises:
         ProtocolError: They differ, or the noise would be rounded away.
     """
-    d, answer_size, max_clients, slots = sizes
+    # What the task makes this client send, in the order of the sizes.
+    row_length, answer_size, max_clients, slot_count = asked_sizes
     task = order.task
     question = question_of(task)
     expected_answer_size = 0 if question is None else question.length(order.sketch_numbers)
     expected_d = wire.layout.size if sends_update(task) else 0
     expected_slots = len(task.offered) if order.hidden and sends_update(task) else 1
-    if (d, answer_size, slots) != (expected_d, expected_answer_size, expected_slots):
+    if (row_length, answer_size, slot_count) != (expected_d, expected_answer_size, expected_slots):
         raise ProtocolError("the masked sum is not that of the task")
-    cost = 1 if question is None else question.cost
-    noise = NoiseShare.of(wire.boundary, max_clients, order.hidden, max_norm, cost)
-    layout = SumLayout(d, answer_size, max_clients, wire.boundary.bound, slots, noise)
+    question_cost = 1 if question is None else question.cost
+    noise_share = NoiseShare.of(wire.boundary, max_clients, order.hidden, max_norm, question_cost)
+    layout = SumLayout(
+        row_length, answer_size, max_clients, wire.boundary.bound, slot_count, noise_share
+    )
     if layout.drowned_by:
         raise ProtocolError(
             f"boundary.{layout.drowned_by}: the noise is less than the steps of the masked numbers"
@@ -299,22 +320,24 @@ def _checked_layout(
 
 def forget_secrets(context: Context) -> None:
     """Delete the secrets of earlier exchanges."""
-    for name in [name for name in context.state if name.startswith(f"{MASKS}-")]:
-        del context.state[name]
+    for record_name in [
+        record_name for record_name in context.state if record_name.startswith(f"{MASKS}-")
+    ]:
+        del context.state[record_name]
 
 
 def _store_masker(context: Context, sum_name: str, masker: Masker) -> None:
     context.state[f"{MASKS}-{sum_name}"] = ConfigRecord({"masker": masker.saved()})
 
 
-def _stored_masker(context: Context, sum_name: str, once: bool) -> Masker:
+def _stored_masker(context: Context, sum_name: str, answers_once: bool) -> Masker:
     """The client's secrets of a sum before its next step, which is answered once."""
     try:
-        record = context.state[f"{MASKS}-{sum_name}"]
-        masker = Masker.restored(record["masker"])  # type: ignore[arg-type]
+        masker_record = context.state[f"{MASKS}-{sum_name}"]
+        masker = Masker.restored(masker_record["masker"])  # type: ignore[arg-type]
     except KeyError:
         raise ProtocolError("this client has not begun this masked sum") from None
-    if once:
+    if answers_once:
         _mark(context, masker)
     return masker
 
@@ -330,14 +353,14 @@ def _mark(context: Context, masker: Masker) -> None:
         ProtocolError: The step was answered before, or the mark cannot be saved.
     """
     try:
-        folder = _mark_folder(context)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mark_folder = _mark_folder(context)
+        mark_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Another user may have made the folder, or a link, in the system's folder for temporary
         # files. Marks in it would not be this client's.
-        folder_status = folder.lstat()
+        folder_status = mark_folder.lstat()
         if not stat.S_ISDIR(folder_status.st_mode) or folder_status.st_uid != os.getuid():
             raise OSError
-        os.close(os.open(folder / masker.mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        os.close(os.open(mark_folder / masker.mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:
         raise ProtocolError("this client has answered this step of the masked sum") from None
     except OSError:
@@ -356,8 +379,9 @@ def _mark_folder(context: Context) -> Path:
 
 
 def _remove_old_marks(context: Context) -> None:
-    now = time.time()
+    # Other processes may remove the same marks.
+    current_time = time.time()
     with suppress(OSError):
-        for path in _mark_folder(context).iterdir():
-            if now - path.stat().st_mtime > MAX_MARK_SECONDS:
-                path.unlink()
+        for mark_file in _mark_folder(context).iterdir():
+            if current_time - mark_file.stat().st_mtime > MAX_MARK_SECONDS:
+                mark_file.unlink()

@@ -47,20 +47,20 @@ def client_result(
     if half_sketches is not None and not len(half_sketches):
         half_sketches = None
     # Single halves are not sent: their mean is the update.
-    update = None
+    mean_update = None
     if result.updates:
-        update = torch.stack(result.updates).sum(0) / len(result.updates)
-    cell: int | None = None
-    answer: np.ndarray | None = None
+        mean_update = torch.stack(result.updates).sum(0) / len(result.updates)
+    client_cell: int | None = None
+    client_answer: np.ndarray | None = None
     if question is not None and question.asks_cell:
-        cell = None if half_sketches is None else question.cell(half_sketches)
+        client_cell = None if half_sketches is None else question.cell(half_sketches)
     elif question is not None:
-        answer = answer_to(question, half_sketches, update, examples, layout)
+        client_answer = answer_to(question, half_sketches, mean_update, examples, layout)
     return replace(
         result,
-        updates=() if update is None or not task.private.sends_update else (update,),
-        answer=answer,
-        cell=cell,
+        updates=() if mean_update is None or not task.private.sends_update else (mean_update,),
+        answer=client_answer,
+        cell=client_cell,
         half_sketches=new_sketches,
     )
 
@@ -68,6 +68,7 @@ def client_result(
 def _half_sketches(updates: Sequence[Tensor], order: Order) -> np.ndarray:
     """The sketches ``(2, k)`` of both halves; empty if the client could not make them."""
     if len(updates) == 2 and order.sketch:
+        # The same map as at all other clients, of the same columns.
         columns = torch.stack(tuple(updates))[:, slice(*order.columns)]
         sketches = unchecked_sketch(columns, order.sketch).numpy()
         if np.isfinite(sketches).all():

@@ -30,49 +30,61 @@ def question_to_json(question: Any) -> dict[str, Any]:
     Args:
         question: The question.
     """
-    values: dict[str, Any] = {
-        field.name: getattr(question, field.name) for field in fields(question)
+    json_values: dict[str, Any] = {
+        question_field.name: getattr(question, question_field.name)
+        for question_field in fields(question)
     }
-    for name in ARRAY_DIMENSIONS:
-        array = values[name]
-        if array is not None:
-            values[name] = [list(array.shape), b64encode(array.astype("<f4").tobytes()).decode()]
-    values["cells"] = list(question.cells)
-    return values
+    for array_name in ARRAY_DIMENSIONS:
+        field_array = json_values[array_name]
+        if field_array is not None:
+            json_values[array_name] = [
+                list(field_array.shape),
+                b64encode(field_array.astype("<f4").tobytes()).decode(),
+            ]
+    json_values["cells"] = list(question.cells)
+    return json_values
 
 
-def question_from_json(values: Mapping[str, Any]) -> CellQuestion:
+def question_from_json(json_values: Mapping[str, Any]) -> CellQuestion:
     """Read a question from JSON.
 
     Args:
-        values: What :func:`question_to_json` has returned.
+        json_values: What :func:`question_to_json` has returned.
 
     Raises:
         ValueError: A value is not allowed.
         TypeError: A value has the wrong type.
     """
-    arrays = {
-        name: None if values[name] is None else _array(name, values[name])
-        for name in ARRAY_DIMENSIONS
+    # JSON has no arrays: they are bytes, with a shape.
+    read_arrays = {
+        array_name: None
+        if json_values[array_name] is None
+        else _array(array_name, json_values[array_name])
+        for array_name in ARRAY_DIMENSIONS
     }
-    question = CellQuestion(**{**values, **arrays, "cells": tuple(values["cells"])})
+    question = CellQuestion(**{**json_values, **read_arrays, "cells": tuple(json_values["cells"])})
     if question.ask not in get_args(Ask) or not _is_sound(question):
         raise ValueError(
-            f"CellQuestion needs something to ask, finite numbers and cells that exist, got {values!r:.200}"
+            f"CellQuestion needs something to ask, finite numbers and cells that exist, got {json_values!r:.200}"
         )
     return question
 
 
-def _array(name: str, value: Any) -> np.ndarray:
+def _array(array_name: str, json_value: Any) -> np.ndarray:
     """Read an array of a question. Raises :class:`ValueError` if it is not finite, or has other dimensions."""
-    shape, data = value
-    dimensions = ARRAY_DIMENSIONS[name]
-    array = np.frombuffer(b64decode(data, validate=True), "<f4").reshape(shape)
-    if array.ndim not in dimensions or not array.size or not np.isfinite(array).all():
+    # The shape and the bytes must fit, and no number may be infinite.
+    stated_shape, array_bytes = json_value
+    dimensions = ARRAY_DIMENSIONS[array_name]
+    read_array = np.frombuffer(b64decode(array_bytes, validate=True), "<f4").reshape(stated_shape)
+    if (
+        read_array.ndim not in dimensions
+        or not read_array.size
+        or not np.isfinite(read_array).all()
+    ):
         raise ValueError(
-            f"CellQuestion.{name} must be finite numbers of {dimensions[-1]} dimensions, got {shape}"
+            f"CellQuestion.{array_name} must be finite numbers of {dimensions[-1]} dimensions, got {stated_shape}"
         )
-    return array
+    return read_array
 
 
 def _is_sound(question: CellQuestion) -> bool:
@@ -87,8 +99,8 @@ def _is_sound(question: CellQuestion) -> bool:
     # Cells that exist, and an axis for each of them.
     if not all(_is_count(cell) and cell < question.count for cell in question.cells):
         return False
-    axes = question.axis if question.ask == "places" else None
-    if axes is not None and len(axes) != len(question.cells):
+    cell_axes = question.axis if question.ask == "places" else None
+    if cell_axes is not None and len(cell_axes) != len(question.cells):
         return False
     return _is_count(question.cost) and 1 <= question.cost <= MAX_COST
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -36,6 +36,8 @@ from coterie.engines.flower.messages import ANSWER, CELL, CONFIG, MAX_ROUNDING_E
 from coterie.engines.flower.sums import Ask
 from coterie.settings import SettingError
 from coterie.training import ClientResult, sketch_size
+
+StepAnswer = TypeVar("StepAnswer")
 
 
 @dataclass
@@ -68,6 +70,22 @@ class SumOfClients:
         """The name in messages."""
         return self.name.hex()
 
+    def answers_in(
+        self, replies: Mapping[Client, RecordDict], from_json: Callable[[Any], StepAnswer | None]
+    ) -> dict[Client, StepAnswer]:
+        """Return client -> its answer to a step of this sum, for the clients whose answers can be read.
+
+        Args:
+            replies: Client -> the content of its reply to the step.
+            from_json: Reads an answer; None if it cannot be read.
+        """
+        answers = {}
+        for client in self.clients:
+            answer = from_json(steps.answer_about(replies.get(client), self.name))
+            if answer is not None:
+                answers[client] = answer
+        return answers
+
 
 @dataclass
 class PartSums:
@@ -90,7 +108,7 @@ class MaskedGridExchange:
     Args:
         plan: The plan.
         clients: The clients that take part, of those that have tasks.
-        run: Name of the run.
+        run_name: Name of the run.
         exchange: Number of the exchange.
         wire: The wire between clients and server.
         ask: Sends messages.
@@ -103,7 +121,13 @@ class MaskedGridExchange:
     """
 
     def __init__(
-        self, plan: Plan, clients: Collection[Client], run: str, exchange: int, wire: Wire, ask: Ask
+        self,
+        plan: Plan,
+        clients: Collection[Client],
+        run_name: str,
+        exchange: int,
+        wire: Wire,
+        ask: Ask,
     ) -> None:
         self.parts = dict(plan.leaves())
         self.wire = wire
@@ -111,41 +135,52 @@ class MaskedGridExchange:
         self.notes: list[Note] = []
         self.sums: list[SumOfClients] = []
         # One sum for all clients whose numbers can be added.
-        groups = _clients_of_sums(self.parts, clients, wire.layout.size)
-        for i, ((part, row, sends, answer_size, cost), members) in enumerate(groups.items()):
-            layout = self._layout(self.parts[part], sends, answer_size, cost, len(members))
-            name = f"{run}|{exchange}|{i}".encode()
-            self.sums.append(SumOfClients(part, row, tuple(members), layout, name))
+        clients_of_sums = _clients_of_sums(self.parts, clients, wire.layout.size)
+        for sum_number, (
+            (part_name, offered_row, sends_update, answer_size, question_cost),
+            members,
+        ) in enumerate(clients_of_sums.items()):
+            layout = self._layout(
+                self.parts[part_name], sends_update, answer_size, question_cost, len(members)
+            )
+            sum_name = f"{run_name}|{exchange}|{sum_number}".encode()
+            self.sums.append(SumOfClients(part_name, offered_row, tuple(members), layout, sum_name))
         self._clients_of_part = [(masked_sum.part, masked_sum.clients) for masked_sum in self.sums]
         self._part_sums: dict[str, PartSums] = {}
 
     def _layout(
-        self, plan: Plan, sends_update: bool, answer_size: int, cost: int, num_clients: int
+        self,
+        plan: Plan,
+        sends_update: bool,
+        answer_size: int,
+        question_cost: int,
+        client_count: int,
     ) -> SumLayout:
         """What each client adds to a sum. Raises :class:`SettingError` if the noise would be rounded away."""
         boundary = self.wire.boundary
-        hidden = plan.private.hides_choices
+        hides_choices = plan.private.hides_choices
         max_norm = self.wire.limit(plan.private.clip)
-        layout = SumLayout(
+        # What each client sends, and the share of the noise that it adds.
+        sum_layout = SumLayout(
             d=self.wire.layout.size if sends_update else 0,
             answer_size=answer_size,
-            max_clients=num_clients,
+            max_clients=client_count,
             bound=boundary.bound,
-            slots=len(plan.models) if hidden and sends_update else 1,
-            noise=NoiseShare.of(boundary, num_clients, hidden, max_norm, cost),
+            slots=len(plan.models) if hides_choices and sends_update else 1,
+            noise=NoiseShare.of(boundary, client_count, hides_choices, max_norm, question_cost),
         )
-        if layout.drowned_by == "bound":
+        if sum_layout.drowned_by == "bound":
             raise SettingError(
-                f"boundary.bound is {boundary.bound:g}, and must be at most {layout.max_bound:.2g} with boundary.noise "
-                f"{boundary.noise:g}, updates of norm {max_norm:g} or less and {num_clients} clients in a masked "
+                f"boundary.bound is {boundary.bound:g}, and must be at most {sum_layout.max_bound:.2g} with boundary.noise "
+                f"{boundary.noise:g}, updates of norm {max_norm:g} or less and {client_count} clients in a masked "
                 "sum: the noise would be rounded away"
             )
-        if layout.drowned_by:
+        if sum_layout.drowned_by:
             raise SettingError(
-                f"boundary.noise is {boundary.noise:g}, too small for {num_clients} clients in a masked sum: "
+                f"boundary.noise is {boundary.noise:g}, too small for {client_count} clients in a masked sum: "
                 "it would be rounded away"
             )
-        return layout
+        return sum_layout
 
     def sums_of(self, client: Client) -> list[SumOfClients]:
         """Return the sums in which a client takes part, one per part of the plan at most."""
@@ -159,7 +194,8 @@ class MaskedGridExchange:
             if client in masked_sum.shares_for
         }
         return any(
-            client in clients and part not in ready_parts for part, clients in self._clients_of_part
+            client in clients and part_name not in ready_parts
+            for part_name, clients in self._clients_of_part
         )
 
     # -- the steps before the tasks
@@ -171,50 +207,46 @@ class MaskedGridExchange:
         replies = self._ask_step("shares", offered_keys)
         # Step 2: the server passes on the shares that it cannot read.
         for masked_sum in self.sums:
-            shares = {}
-            for client in masked_sum.clients:
-                answer = steps.answer_about(replies.get(client), masked_sum.name)
-                shares_of_client = steps.shares_from_json(answer)
-                if shares_of_client is not None:
-                    shares[client] = shares_of_client
-            masked_sum.shares_for = masked_sum.server.shares(shares)
+            shares_of_clients = masked_sum.answers_in(replies, steps.shares_from_json)
+            masked_sum.shares_for = masked_sum.server.shares(shares_of_clients)
 
     def _exchange_keys(self) -> dict[Client, dict[str, Any]]:
         """Ask all clients for public keys. Return client -> sum -> the keys of its neighbours, and the threshold.
 
         A sum with too few clients is given up.
         """
-        names: dict[Client, list[str]] = {}
+        # A client has one message for all of its sums.
+        sums_of_client: dict[Client, list[str]] = {}
         for masked_sum in self.sums:
             for client in masked_sum.clients:
-                names.setdefault(client, []).append(masked_sum.key)
-        replies = self._ask_step("keys", names)
+                sums_of_client.setdefault(client, []).append(masked_sum.key)
+        replies = self._ask_step("keys", sums_of_client)
         # Step 1: each client gets the public keys of its neighbours.
         offered_keys: dict[Client, dict[str, Any]] = {}
         for masked_sum in list(self.sums):
-            keys = {}
-            for client in masked_sum.clients:
-                answer = steps.answer_about(replies.get(client), masked_sum.name)
-                keys_of_client = steps.keys_from_json(answer)
-                if keys_of_client is not None:
-                    keys[client] = keys_of_client
+            public_keys = masked_sum.answers_in(replies, steps.keys_from_json)
             try:
-                keys_of_neighbours = masked_sum.server.keys(keys)
+                keys_of_neighbours = masked_sum.server.keys(public_keys)
             except ProtocolError as error:
                 self._give_up(masked_sum, str(error))
                 continue
             threshold = masked_sum.server.graph.threshold
             for client, neighbours in keys_of_neighbours.items():
-                values = {other: steps.keys_to_json(each) for other, each in neighbours.items()}
-                offered_keys.setdefault(client, {})[masked_sum.key] = [values, threshold]
+                offered_values = {
+                    neighbour: steps.keys_to_json(neighbour_keys)
+                    for neighbour, neighbour_keys in neighbours.items()
+                }
+                offered_keys.setdefault(client, {})[masked_sum.key] = [offered_values, threshold]
         return offered_keys
 
-    def _ask_step(self, step: str, sums: Mapping[Client, Any]) -> Mapping[Client, RecordDict]:
+    def _ask_step(
+        self, step_name: str, sums_of_clients: Mapping[Client, Any]
+    ) -> Mapping[Client, RecordDict]:
         """Ask clients for a step of some sums each, and return the contents of their replies."""
         return self.ask(
             {
-                client: step_message(step, client, sums_of_client)
-                for client, sums_of_client in sums.items()
+                client: step_message(step_name, client, sums_of_client)
+                for client, sums_of_client in sums_of_clients.items()
             }
         )
 
@@ -227,22 +259,29 @@ class MaskedGridExchange:
         for masked_sum in self.sums_of(client):
             if client not in masked_sum.shares_for:
                 continue
-            layout = masked_sum.layout
+            sum_layout = masked_sum.layout
             config_of_parts[masked_sum.part] = {
                 "name": masked_sum.key,
-                "form": [layout.d, layout.answer_size, layout.max_clients, layout.slots],
+                "form": [
+                    sum_layout.d,
+                    sum_layout.answer_size,
+                    sum_layout.max_clients,
+                    sum_layout.slots,
+                ],
                 "uniform": self.parts[masked_sum.part].weighting == "uniform",
                 "shares": steps.shares_to_json(masked_sum.shares_for[client]),
             }
         content.config_records[CONFIG][MASKS] = json.dumps(config_of_parts)
 
-    def take(self, client: Client, content: RecordDict, parts: Collection[str]) -> dict[str, str]:
+    def take(
+        self, client: Client, content: RecordDict, usable_parts: Collection[str]
+    ) -> dict[str, str]:
         """Add a client's masked numbers to the totals.
 
         Args:
             client: The client.
             content: Its reply.
-            parts: Names of the parts of the plan in which the rest of the reply is usable. In the
+            usable_parts: Names of the parts of the plan in which the rest of the reply is usable. In the
                 others the client counts as one that fell silent.
 
         Returns:
@@ -250,7 +289,7 @@ class MaskedGridExchange:
         """
         reasons: dict[str, str] = {}
         for masked_sum in self.sums_of(client):
-            if client not in masked_sum.shares_for or masked_sum.part not in parts:
+            if client not in masked_sum.shares_for or masked_sum.part not in usable_parts:
                 continue
             try:
                 masked_sum.server.add(client, _masked_numbers(content, masked_sum.part))
@@ -263,7 +302,7 @@ class MaskedGridExchange:
 
     def end(self) -> None:
         """Carry out the last step: the sums are unmasked."""
-        arrived: dict[Client, dict[str, list[Client]]] = {}
+        arrived_clients: dict[Client, dict[str, list[Client]]] = {}
         for masked_sum in list(self.sums):
             server = masked_sum.server
             # Without enough shares of noise, the sum is never unmasked.
@@ -275,11 +314,11 @@ class MaskedGridExchange:
                 server.arrived.clear()
             clients = sorted(server.arrived)
             for client in clients:
-                arrived.setdefault(client, {})[masked_sum.key] = clients
-        replies = self._ask_step("unmask", arrived)
+                arrived_clients.setdefault(client, {})[masked_sum.key] = clients
+        replies = self._ask_step("unmask", arrived_clients)
         # A sum that cannot be unmasked leaves zeros.
-        for name, plan in self.parts.items():
-            self._part_sums[name] = PartSums(
+        for part_name, plan in self.parts.items():
+            self._part_sums[part_name] = PartSums(
                 means=torch.zeros(len(plan.models), self.wire.layout.size),
                 mean_counts=np.zeros(len(plan.models), dtype=np.int64),
             )
@@ -289,12 +328,7 @@ class MaskedGridExchange:
 
     def _unmask(self, masked_sum: SumOfClients, replies: Mapping[Client, RecordDict]) -> None:
         """Unmask a sum with the shares in the clients' replies, and store it with those of its part."""
-        unmaskings = {}
-        for client in masked_sum.clients:
-            answer = steps.answer_about(replies.get(client), masked_sum.name)
-            unmasking = steps.unmasking_from_json(answer)
-            if unmasking is not None:
-                unmaskings[client] = unmasking
+        unmaskings = masked_sum.answers_in(replies, steps.unmasking_from_json)
         try:
             decoded = masked_sum.layout.decode(masked_sum.server.unmasked(unmaskings))
         except ProtocolError as error:
@@ -303,53 +337,55 @@ class MaskedGridExchange:
         self._store(masked_sum, decoded)
         if decoded.num_cut:
             clients = tuple(sorted(masked_sum.server.arrived))
-            text = (
+            note_text = (
                 f"{decoded.num_cut} of {len(clients)} updates had changes beyond "
                 f"boundary.bound {masked_sum.layout.bound:g}"
             )
-            self.notes.append(Note(kind="node", effect="warns", clients=clients, text=text))
+            self.notes.append(Note(kind="node", effect="warns", clients=clients, text=note_text))
 
     def _store(self, masked_sum: SumOfClients, decoded: Decoded) -> None:
         """Store the means of a sum and its answers with those of its part."""
-        layout = masked_sum.layout
+        sum_layout = masked_sum.layout
         part_sums = self._part_sums[masked_sum.part]
-        num_clients = len(masked_sum.server.arrived)
-        noisy = layout.noise is not None
-        if layout.d and self.parts[masked_sum.part].private.hides_choices:
+        answer_count = len(masked_sum.server.arrived)
+        has_noise = sum_layout.noise is not None
+        if sum_layout.d and self.parts[masked_sum.part].private.hides_choices:
             # All clients are in this sum, and each model has a slot.
-            part_sums.means[:] = torch.from_numpy(decoded.updates / num_clients).float()
+            part_sums.means[:] = torch.from_numpy(decoded.updates / answer_count).float()
             weights = decoded.weights
-            part_sums.mean_counts = weights if noisy else weights.round().astype(np.int64)
-        elif layout.d and decoded.weights[0] > 0:
+            part_sums.mean_counts = weights if has_noise else weights.round().astype(np.int64)
+        elif sum_layout.d and decoded.weights[0] > 0:
             # With noise every client has the weight 1, and the sum of the weights is noisy.
-            total_weight = num_clients if noisy else decoded.weights[0]
-            mean = decoded.updates[0] / total_weight
-            part_sums.means[masked_sum.row] = torch.from_numpy(mean).float()
-            part_sums.mean_counts[masked_sum.row] = num_clients
-        if layout.answer_size:
-            earlier = part_sums.answers.get(masked_sum.row, 0.0)
-            part_sums.answers[masked_sum.row] = earlier + decoded.answers
+            total_weight = answer_count if has_noise else decoded.weights[0]
+            mean_update = decoded.updates[0] / total_weight
+            part_sums.means[masked_sum.row] = torch.from_numpy(mean_update).float()
+            part_sums.mean_counts[masked_sum.row] = answer_count
+        if sum_layout.answer_size:
+            earlier_answers = part_sums.answers.get(masked_sum.row, 0.0)
+            part_sums.answers[masked_sum.row] = earlier_answers + decoded.answers
 
     def replies(
-        self, part: str, results: Mapping[Client, ClientResult], refused: Mapping[Client, str]
+        self, part_name: str, results: Mapping[Client, ClientResult], refused: Mapping[Client, str]
     ) -> Replies:
         """Return the replies to a part of the plan: its sums, and what single replies have besides."""
-        return _replies(results, refused, self._part_sums[part], self._deviation(part))
+        return _replies(results, refused, self._part_sums[part_name], self._deviation(part_name))
 
-    def _deviation(self, part: str) -> float:
+    def _deviation(self, part_name: str) -> float:
         """The standard deviation of the noise on each number of the answers in a part of the plan."""
         deviations = [0.0]
         for masked_sum in self.sums:
-            noise = masked_sum.layout.noise
-            if masked_sum.part == part and noise is not None:
-                deviations.append(noise.answer * math.sqrt(len(masked_sum.server.arrived)))
+            noise_share = masked_sum.layout.noise
+            if masked_sum.part == part_name and noise_share is not None:
+                deviations.append(noise_share.answer * math.sqrt(len(masked_sum.server.arrived)))
         return max(deviations)
 
     def _give_up(self, masked_sum: SumOfClients, reason: str) -> None:
         """Remove a sum, with a note."""
         self.sums.remove(masked_sum)
-        text = f"a masked sum was not formed: {reason}"
-        self.notes.append(Note(kind="node", effect="warns", clients=masked_sum.clients, text=text))
+        note_text = f"a masked sum was not formed: {reason}"
+        self.notes.append(
+            Note(kind="node", effect="warns", clients=masked_sum.clients, text=note_text)
+        )
 
 
 SumKey = tuple[str, int, bool, int, int]
@@ -358,20 +394,20 @@ update is sent, the numbers of an answer, and the cost of the question."""
 
 
 def _clients_of_sums(
-    parts: Mapping[str, Plan], clients: Collection[Client], d: int
+    parts: Mapping[str, Plan], clients: Collection[Client], row_length: int
 ) -> dict[SumKey, list[Client]]:
     """The clients of each sum. A task without an update and an answer is in none."""
-    groups: dict[SumKey, list[Client]] = {}
-    for name, plan in parts.items():
+    clients_of_sum: dict[SumKey, list[Client]] = {}
+    for part_name, plan in parts.items():
         for client, task in sorted(plan.tasks.items()):
             question = question_of(task)
-            answer_size = 0 if question is None else question.length(sketch_size(plan, d))
-            cost = 1 if question is None else question.cost
-            sends = sends_update(task)
-            if client in clients and (sends or answer_size):
-                key = (name, task.offered[0], sends, answer_size, cost)
-                groups.setdefault(key, []).append(client)
-    return groups
+            answer_size = 0 if question is None else question.length(sketch_size(plan, row_length))
+            question_cost = 1 if question is None else question.cost
+            has_update = sends_update(task)
+            if client in clients and (has_update or answer_size):
+                sum_key = (part_name, task.offered[0], has_update, answer_size, question_cost)
+                clients_of_sum.setdefault(sum_key, []).append(client)
+    return clients_of_sum
 
 
 def sends_update(task: Task) -> bool:
@@ -379,15 +415,16 @@ def sends_update(task: Task) -> bool:
     return task.trains and task.private.sends_update
 
 
-def _masked_numbers(content: RecordDict, part: str) -> np.ndarray:
+def _masked_numbers(content: RecordDict, part_name: str) -> np.ndarray:
     """The masked numbers of a reply to a part of the plan. Raises :class:`Unfit` if it has none."""
-    name = f"{MASKED}.{part}"
-    if name not in content.array_records:
+    record_name = f"{MASKED}.{part_name}"
+    if record_name not in content.array_records:
         raise Unfit("its reply has no masked numbers")
-    numbers = messages.array_of(content.array_records[name], MASKED)
-    if numbers.dtype != np.uint32:
+    # Any integers of 32 bits are valid numbers under masks.
+    masked_numbers = messages.array_of(content.array_records[record_name], MASKED)
+    if masked_numbers.dtype != np.uint32:
         raise Unfit("its masked numbers are not integers of 32 bits")
-    return numbers
+    return masked_numbers
 
 
 # -- replies
@@ -395,7 +432,7 @@ def _masked_numbers(content: RecordDict, part: str) -> np.ndarray:
 
 
 def read_answer(
-    content: RecordDict, metrics: Any, plan: Plan, task: Task, d: int, place: int
+    content: RecordDict, metrics: Any, plan: Plan, task: Task, row_length: int, task_place: int
 ) -> tuple[np.ndarray | None, int | None]:
     """Read the answer to a task's question from a reply without masks, or the client's cell.
 
@@ -404,8 +441,8 @@ def read_answer(
         metrics: Its metrics.
         plan: The plan.
         task: The task, which has a question.
-        d: The number of parameters.
-        place: The place of the task among the client's tasks.
+        row_length: The number of parameters.
+        task_place: The place of the task among the client's tasks.
 
     Returns:
         The numbers of the answer, and the client's cell: None for what the client was not asked, or
@@ -417,23 +454,23 @@ def read_answer(
     question = question_of(task)
     assert question is not None
     if question.asks_cell:
-        cell_name = messages.of_task(CELL, place)
+        cell_name = messages.of_task(CELL, task_place)
         if plan.private.hides_choices or cell_name not in metrics:
             return None, None
-        cell = messages.count_of(metrics, cell_name, "cell", least=0)
-        if cell >= question.count:
-            raise Unfit(f"it says that it is in cell {cell} of {question.count}")
-        return None, cell
-    answer_name = messages.of_task(ANSWER, place)
+        client_cell = messages.count_of(metrics, cell_name, "cell", least=0)
+        if client_cell >= question.count:
+            raise Unfit(f"it says that it is in cell {client_cell} of {question.count}")
+        return None, client_cell
+    answer_name = messages.of_task(ANSWER, task_place)
     if answer_name not in content.array_records:
         return None, None
-    shape = (question.length(sketch_size(plan, d)),)
-    record = content.array_records[answer_name]
-    answer = messages.array_of(record, ANSWER, shape).astype(np.float64)
+    answer_shape = (question.length(sketch_size(plan, row_length)),)
+    answer_record = content.array_records[answer_name]
+    answer_numbers = messages.array_of(answer_record, ANSWER, answer_shape).astype(np.float64)
     # NaN fails, too.
-    if not (np.abs(answer) <= 1 + MAX_ROUNDING_ERROR).all():
+    if not (np.abs(answer_numbers) <= 1 + MAX_ROUNDING_ERROR).all():
         raise Unfit("its answer to a question has numbers that are not between -1 and 1")
-    return answer, None
+    return answer_numbers, None
 
 
 def added_up(
@@ -447,31 +484,32 @@ def added_up(
         refused: Client -> why its reply was refused.
         wire: The wire between clients and server.
     """
+    # Without masks the server could read single updates, and adds them up at once.
     clients = sorted(results)
-    means = Means(len(plan.models), wire.layout.size)
+    running_means = Means(len(plan.models), wire.layout.size)
     # The mean update of each model, over the clients that have trained from it.
-    trained = [client for client in clients if results[client].updates]
-    if trained:
-        examples = np.array([results[client].examples for client in trained])
-        means.add(
-            torch.stack([results[client].updates[0] for client in trained]),
-            amounts(examples, plan.weighting),
-            [results[client].chosen for client in trained],
+    trained_clients = [client for client in clients if results[client].updates]
+    if trained_clients:
+        example_counts = np.array([results[client].examples for client in trained_clients])
+        running_means.add(
+            torch.stack([results[client].updates[0] for client in trained_clients]),
+            amounts(example_counts, plan.weighting),
+            [results[client].chosen for client in trained_clients],
         )
     # The sums of the answers, by the first offered row.
-    answers: dict[int, np.ndarray] = {}
+    answers_by_row: dict[int, np.ndarray] = {}
     for client in clients:
-        answer = results[client].answer
-        if answer is not None:
-            row = plan.tasks[client].offered[0]
-            answers[row] = answers.get(row, 0.0) + answer
-    mean_updates = means.means
+        client_answer = results[client].answer
+        if client_answer is not None:
+            offered_row = plan.tasks[client].offered[0]
+            answers_by_row[offered_row] = answers_by_row.get(offered_row, 0.0) + client_answer
+    mean_updates = running_means.means
     if plan.private.hides_choices:
         # The server divides by all clients that answered: it does not know who chose a model.
-        shares = torch.from_numpy(means.counts / max(len(clients), 1)).float()
-        mean_updates = mean_updates * shares[:, None]
+        answering_shares = torch.from_numpy(running_means.counts / max(len(clients), 1)).float()
+        mean_updates = mean_updates * answering_shares[:, None]
         results = {client: replace(result, chosen=()) for client, result in results.items()}
-    return _replies(results, refused, PartSums(mean_updates, means.counts, answers))
+    return _replies(results, refused, PartSums(mean_updates, running_means.counts, answers_by_row))
 
 
 def _replies(
@@ -489,12 +527,13 @@ def _replies(
         deviation: Standard deviation of the noise on the answers.
     """
     clients = tuple(sorted(results))
+    # What a client may say for itself: the models that it chose, and its cell.
     chosen = tuple(results[client].chosen for client in clients)
-    cells = {}
+    client_cells = {}
     for client in clients:
-        cell = results[client].cell
-        if cell is not None:
-            cells[client] = cell
+        client_cell = results[client].cell
+        if client_cell is not None:
+            client_cells[client] = client_cell
     return Replies(
         clients=clients,
         examples=np.ones(len(clients), dtype=np.int64),
@@ -502,5 +541,5 @@ def _replies(
         refused=refused,
         means=part_sums.means,
         mean_counts=part_sums.mean_counts,
-        sums=QuestionSums(by_row=part_sums.answers, cells=cells, deviation=deviation),
+        sums=QuestionSums(by_row=part_sums.answers, cells=client_cells, deviation=deviation),
     )

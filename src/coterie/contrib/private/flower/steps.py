@@ -44,22 +44,27 @@ class Step:
     sums: Mapping[str, Any]
 
 
-def step_message(name: str, client: Client, sums: Any) -> RecordDict:
+def step_message(step_name: str, client: Client, step_inputs: Any) -> RecordDict:
     """Return the message that asks a client for a step, see :class:`Step`."""
-    text = json.dumps({"step": name, "client": client, "sums": sums})
-    return RecordDict({CONFIG: ConfigRecord({MASKS: text})})
+    step_text = json.dumps({"step": step_name, "client": client, "sums": step_inputs})
+    return RecordDict({CONFIG: ConfigRecord({MASKS: step_text})})
 
 
 def step_of(content: RecordDict) -> Step | None:
     """Return the step that a message asks for; None for another message."""
-    config = content.get(CONFIG)
-    if not isinstance(config, ConfigRecord) or MASKS not in config or messages.TASK in config:
+    message_config = content.get(CONFIG)
+    if (
+        not isinstance(message_config, ConfigRecord)
+        or MASKS not in message_config
+        or messages.TASK in message_config
+    ):
         return None
-    values = json.loads(str(config[MASKS]))
-    sums = values["sums"]
-    if not isinstance(sums, dict):
-        sums = dict.fromkeys(sums)
-    return Step(name=values["step"], client=int(values["client"]), sums=sums)
+    # For keys, a list of names is enough.
+    step_values = json.loads(str(message_config[MASKS]))
+    step_inputs = step_values["sums"]
+    if not isinstance(step_inputs, dict):
+        step_inputs = dict.fromkeys(step_inputs)
+    return Step(name=step_values["step"], client=int(step_values["client"]), sums=step_inputs)
 
 
 def step_reply(answers: Mapping[str, Any]) -> RecordDict:
@@ -67,13 +72,14 @@ def step_reply(answers: Mapping[str, Any]) -> RecordDict:
     return RecordDict({MASKS: ConfigRecord({MASKS: json.dumps(answers)})})
 
 
-def answer_about(content: RecordDict | None, name: bytes) -> Any:
+def answer_about(content: RecordDict | None, sum_name: bytes) -> Any:
     """Return what a reply to a step says about a sum; None if it says nothing that can be read."""
-    record = None if content is None else content.get(MASKS)
-    if not isinstance(record, ConfigRecord):
+    # Whatever a stranger sends must not raise an error here.
+    step_record = None if content is None else content.get(MASKS)
+    if not isinstance(step_record, ConfigRecord):
         return None
     try:
-        return json.loads(str(record[MASKS]))[name.hex()]
+        return json.loads(str(step_record[MASKS]))[sum_name.hex()]
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
 
@@ -82,29 +88,29 @@ def answer_about(content: RecordDict | None, name: bytes) -> Any:
 # --------------------------------------------------------------------
 
 
-def keys_to_json(keys: Keys) -> list[str]:
+def keys_to_json(public_keys: Keys) -> list[str]:
     """Return public keys as a value for JSON."""
-    return [keys.sealing.hex(), keys.masking.hex()]
+    return [public_keys.sealing.hex(), public_keys.masking.hex()]
 
 
-def keys_from_json(value: Any) -> Keys | None:
+def keys_from_json(json_value: Any) -> Keys | None:
     """Read public keys."""
     try:
-        sealing, masking = value
+        sealing, masking = json_value
         return Keys(bytes.fromhex(sealing), bytes.fromhex(masking))
     except (ValueError, TypeError):
         return None
 
 
-def shares_to_json(shares: Mapping[Client, bytes]) -> dict[Client, str]:
+def shares_to_json(client_shares: Mapping[Client, bytes]) -> dict[Client, str]:
     """Return shares, one per client, as a value for JSON."""
-    return {client: share.hex() for client, share in shares.items()}
+    return {client: share.hex() for client, share in client_shares.items()}
 
 
-def shares_from_json(value: Any) -> dict[Client, bytes] | None:
+def shares_from_json(json_value: Any) -> dict[Client, bytes] | None:
     """Read shares."""
     try:
-        return {int(client): bytes.fromhex(text) for client, text in value.items()}
+        return {int(client): bytes.fromhex(share_text) for client, share_text in json_value.items()}
     except (ValueError, TypeError, AttributeError):
         return None
 
@@ -114,10 +120,12 @@ def unmasking_to_json(unmasking: Unmasking) -> list[dict[Client, str]]:
     return [shares_to_json(unmasking.seeds), shares_to_json(unmasking.keys)]
 
 
-def unmasking_from_json(value: Any) -> Unmasking | None:
+def unmasking_from_json(json_value: Any) -> Unmasking | None:
     """Read a client's answer to the last step."""
     try:
-        seeds, keys = (shares_from_json(shares) for shares in value)
+        seed_shares, key_shares = (shares_from_json(shares_value) for shares_value in json_value)
     except (ValueError, TypeError):
         return None
-    return None if seeds is None or keys is None else Unmasking(seeds=seeds, keys=keys)
+    if seed_shares is None or key_shares is None:
+        return None
+    return Unmasking(seeds=seed_shares, keys=key_shares)

@@ -81,62 +81,70 @@ class SumLayout:
     def max_bound(self) -> float:
         """The largest bound with which the noise on an update is not rounded away."""
         assert self.noise is not None
-        steps = max(self._update_code.levels / MIN_NOISE_STEPS - NOISE_ROOM, 0)
-        return self.noise.update * steps
+        usable_steps = max(self._update_code.levels / MIN_NOISE_STEPS - NOISE_ROOM, 0)
+        return self.noise.update * usable_steps
 
     def encode(
         self,
         update: Tensor | None,
-        weight: float,
-        answer: np.ndarray | None,
-        slot: int = 0,
-        draw: Callable[[int], np.ndarray] | None = None,
+        client_weight: float,
+        client_answer: np.ndarray | None,
+        model_slot: int = 0,
+        draw_normal: Callable[[int], np.ndarray] | None = None,
         keep_mask: np.ndarray | None = None,
     ) -> np.ndarray:
         """Return a client's numbers ``(size,)`` as integers; a client without an update or an answer has zeros there.
 
         Args:
             update: The update ``(d,)``, not longer than the noise allows.
-            weight: Its weight; 1 with noise.
-            answer: The answer.
-            slot: The model that the client took.
-            draw: Function that draws so many standard normal numbers, for the noise.
+            client_weight: Its weight; 1 with noise.
+            client_answer: The answer.
+            model_slot: The model that the client took.
+            draw_normal: Function that draws so many standard normal numbers, for the noise.
             keep_mask: Mask of the columns that stay at the client, ``(d,)``, which have no noise.
         """
-        rows = np.zeros((self.slots, self.d))
-        weights = np.zeros(self.slots)
+        slot_updates = np.zeros((self.slots, self.d))
+        slot_weights = np.zeros(self.slots)
         if update is not None:
-            rows[slot] = update.double().numpy()
+            slot_updates[model_slot] = update.double().numpy()
         if update is not None or not self.d:
-            weights[slot] = weight
+            slot_weights[model_slot] = client_weight
         # Whether the update is cut to the bound. With noise, the server must not learn how many updates were cut.
-        was_cut = float((np.abs(rows) > self.bound).any()) if self.noise is None else 0.0
-        answers = np.zeros(self.answer_size) if answer is None else answer.astype(np.float64)
+        was_cut = float((np.abs(slot_updates) > self.bound).any()) if self.noise is None else 0.0
+        answer_numbers = np.zeros(self.answer_size)
+        if client_answer is not None:
+            answer_numbers = client_answer.astype(np.float64)
         # The client's share of the noise is added to all numbers, also to those of the other slots.
-        rows = rows.clip(-self.bound, self.bound) * weights[:, None]
-        if self.noise is not None and draw is not None:
-            update_noise = self.noise.update * draw(rows.size).reshape(rows.shape)
-            rows += update_noise if keep_mask is None else np.where(keep_mask, 0.0, update_noise)
-            weights += self.noise.count * draw(self.slots)
-            answers += self.noise.answer * draw(self.answer_size)
+        slot_updates = slot_updates.clip(-self.bound, self.bound) * slot_weights[:, None]
+        if self.noise is not None and draw_normal is not None:
+            update_noise = self.noise.update * draw_normal(slot_updates.size).reshape(
+                slot_updates.shape
+            )
+            if keep_mask is not None:
+                update_noise = np.where(keep_mask, 0.0, update_noise)
+            slot_updates += update_noise
+            slot_weights += self.noise.count * draw_normal(self.slots)
+            answer_numbers += self.noise.answer * draw_normal(self.answer_size)
         # Integers modulo 2³², with room for the sum over all clients.
         return np.concatenate(
             [
-                self._update_code.encode(rows.ravel()),
-                self._weight_code.encode(np.append(weights, was_cut)),
-                self._answer_code.encode(answers),
+                self._update_code.encode(slot_updates.ravel()),
+                self._weight_code.encode(np.append(slot_weights, was_cut)),
+                self._answer_code.encode(answer_numbers),
             ]
         )
 
-    def decode(self, total: np.ndarray) -> Decoded:
+    def decode(self, number_total: np.ndarray) -> Decoded:
         """Return the sums of real numbers from the sum ``(size,)`` of integers."""
-        rows, weights, answers = np.split(total, np.cumsum([self.slots * self.d, self.slots + 1]))
-        weights_and_cut = self._weight_code.decode(weights)
+        update_numbers, weight_numbers, answer_numbers = np.split(
+            number_total, np.cumsum([self.slots * self.d, self.slots + 1])
+        )
+        weights_and_cut = self._weight_code.decode(weight_numbers)
         return Decoded(
-            updates=self._update_code.decode(rows).reshape(self.slots, self.d),
+            updates=self._update_code.decode(update_numbers).reshape(self.slots, self.d),
             weights=weights_and_cut[:-1],
             num_cut=round(float(weights_and_cut[-1])),
-            answers=self._answer_code.decode(answers),
+            answers=self._answer_code.decode(answer_numbers),
         )
 
     @property
@@ -151,5 +159,5 @@ class SumLayout:
     def _answer_code(self) -> FixedPoint:
         return self._code(1.0, 0.0 if self.noise is None else self.noise.answer)
 
-    def _code(self, bound: float, deviation: float) -> FixedPoint:
-        return FixedPoint(bound=bound + NOISE_ROOM * deviation, clients=self.max_clients)
+    def _code(self, greatest_value: float, deviation: float) -> FixedPoint:
+        return FixedPoint(bound=greatest_value + NOISE_ROOM * deviation, clients=self.max_clients)

@@ -55,23 +55,27 @@ class FixedPoint:
         """The difference of two neighbouring numbers: the rounding error of a client's number is at most half of this."""
         return self.bound / self.levels
 
-    def clipped(self, values: np.ndarray) -> int:
+    def clipped(self, real_numbers: np.ndarray) -> int:
         """Return how many of the numbers are beyond the bound."""
-        return int((np.abs(values) > self.bound).sum())
+        return int((np.abs(real_numbers) > self.bound).sum())
 
-    def encode(self, values: np.ndarray) -> np.ndarray:
+    def encode(self, real_numbers: np.ndarray) -> np.ndarray:
         """Return numbers ``(d,)`` as integers modulo 2³²; numbers beyond the bound are clipped.
 
         Raises:
             ValueError: A number is not finite.
         """
-        values = np.asarray(values, dtype=np.float64)
-        if not np.isfinite(values).all():
+        real_numbers = np.asarray(real_numbers, dtype=np.float64)
+        if not np.isfinite(real_numbers).all():
             raise ValueError("numbers to be masked must be finite")
-        whole_numbers = np.rint(values.clip(-self.bound, self.bound) / self.bound * self.levels)
+        # Round to a multiple of the step.
+        whole_numbers = np.rint(
+            real_numbers.clip(-self.bound, self.bound) / self.bound * self.levels
+        )
         # A negative integer becomes its two's complement, so that sums modulo 2³² are right.
         return (whole_numbers.astype(np.int64) & 0xFFFFFFFF).astype(WORD)
 
-    def decode(self, total: np.ndarray) -> np.ndarray:
+    def decode(self, encoded_sum: np.ndarray) -> np.ndarray:
         """Return a sum of encoded numbers as real numbers."""
-        return np.asarray(total, dtype=WORD).view("<i4").astype(np.float64) * self.step
+        # Read as signed integers, sums of negative numbers are negative again.
+        return np.asarray(encoded_sum, dtype=WORD).view("<i4").astype(np.float64) * self.step

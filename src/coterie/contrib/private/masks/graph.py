@@ -58,29 +58,35 @@ class Graph:
         Raises:
             ValueError: There are fewer than :data:`MIN_SUM_CLIENTS` clients.
         """
-        ids = sorted(set(clients))
-        n = len(ids)
-        if n < MIN_SUM_CLIENTS:
-            raise ValueError(f"a masked sum needs three clients or more, got {n}")
-        k = n - 1 if n <= MAX_COMPLETE_CLIENTS else degree(n, dropouts, colluding)
-        if k == n - 1:
+        client_ids = sorted(set(clients))
+        client_count = len(client_ids)
+        if client_count < MIN_SUM_CLIENTS:
+            raise ValueError(f"a masked sum needs three clients or more, got {client_count}")
+        # Few clients have masks in common with all others.
+        client_degree = client_count - 1
+        if client_count > MAX_COMPLETE_CLIENTS:
+            client_degree = degree(client_count, dropouts, colluding)
+        if client_degree == client_count - 1:
             neighbours = {
-                client: tuple(other for other in ids if other != client) for client in ids
+                client: tuple(other for other in client_ids if other != client)
+                for client in client_ids
             }
-            return cls(neighbours, threshold(k))
+            return cls(neighbours, threshold(client_degree))
         # The k / 2 nearest clients on both sides, on a ring in random order.
-        ring = secrets.SystemRandom().sample(ids, n)
-        offsets = [*range(-(k // 2), 0), *range(1, k // 2 + 1)]
+        ring = secrets.SystemRandom().sample(client_ids, client_count)
+        ring_offsets = [*range(-(client_degree // 2), 0), *range(1, client_degree // 2 + 1)]
         neighbours = {}
-        for place, client in enumerate(ring):
-            nearest = [ring[(place + offset) % n] for offset in offsets]
-            neighbours[client] = tuple(sorted(nearest))
-        return cls(neighbours, threshold(k))
+        for ring_place, client in enumerate(ring):
+            nearest_clients = [
+                ring[(ring_place + ring_offset) % client_count] for ring_offset in ring_offsets
+            ]
+            neighbours[client] = tuple(sorted(nearest_clients))
+        return cls(neighbours, threshold(client_degree))
 
 
-def threshold(degree: int) -> int:
+def threshold(graph_degree: int) -> int:
     """Return how many of a client's and its neighbours' shares give back a secret: the least majority."""
-    return (degree + 1) // 2 + 1
+    return (graph_degree + 1) // 2 + 1
 
 
 def degree(clients: int, dropouts: float, colluding: float) -> int:
@@ -101,20 +107,23 @@ def degree(clients: int, dropouts: float, colluding: float) -> int:
     num_colluding = round(colluding * clients)
     num_dropouts = round(dropouts * clients)
 
-    def is_safe(k: int) -> bool:
-        shares_needed = threshold(k)
+    def is_safe(graph_degree: int) -> bool:
+        shares_needed = threshold(graph_degree)
         # As many colluding neighbours as the threshold.
-        exposed = clients * float(
-            scipy.stats.hypergeom.sf(shares_needed - 1, clients - 1, num_colluding, k)
+        exposure_probability = clients * float(
+            scipy.stats.hypergeom.sf(shares_needed - 1, clients - 1, num_colluding, graph_degree)
         )
         # So many colluding or silent clients in a row that the graph is disconnected.
-        disconnected = clients * (dropouts + colluding) ** (k // 2)
+        split_probability = clients * (dropouts + colluding) ** (graph_degree // 2)
         # Too few neighbours that stay.
-        failed = clients * float(
-            scipy.stats.hypergeom.sf(k + 1 - shares_needed, clients, num_dropouts, k + 1)
+        failure_probability = clients * float(
+            scipy.stats.hypergeom.sf(
+                graph_degree + 1 - shares_needed, clients, num_dropouts, graph_degree + 1
+            )
         )
         return (
-            exposed + disconnected <= MAX_EXPOSURE_PROBABILITY and failed <= MAX_FAILURE_PROBABILITY
+            exposure_probability + split_probability <= MAX_EXPOSURE_PROBABILITY
+            and failure_probability <= MAX_FAILURE_PROBABILITY
         )
 
     even_degrees = range(2, clients - 1, 2)

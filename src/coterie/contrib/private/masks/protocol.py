@@ -65,18 +65,19 @@ class Unmasking:
     keys: Mapping[int, bytes]
 
 
-def _purpose(sum_name: bytes, what: str, sender: int, receiver: int) -> bytes:
+def _purpose(sum_name: bytes, key_use: str, first_client: int, second_client: int) -> bytes:
     """What a key of two clients is for: another purpose gives an unrelated key."""
-    clients = (str(sender).encode(), str(receiver).encode())
-    return b"|".join((b"coterie", what.encode(), sum_name, *clients))
+    clients = (str(first_client).encode(), str(second_client).encode())
+    return b"|".join((b"coterie", key_use.encode(), sum_name, *clients))
 
 
 def _common_mask_seed(
-    pair: KeyPair, public: bytes, sum_name: bytes, client: int, neighbour: int
+    key_pair: KeyPair, other_public_key: bytes, sum_name: bytes, client: int, neighbour: int
 ) -> bytes:
     """The seed of the mask that two clients have in common, the same for both."""
-    first, second = sorted((client, neighbour))
-    return pair.agree(public, _purpose(sum_name, "mask", first, second))
+    # Both clients name the pair in the same order.
+    first_client, second_client = sorted((client, neighbour))
+    return key_pair.agree(other_public_key, _purpose(sum_name, "mask", first_client, second_client))
 
 
 class Masker:
@@ -101,45 +102,51 @@ class Masker:
 
     def saved(self) -> bytes:
         """Return everything that a client must store between two steps, its secrets among them."""
-        private = (self._sealing.secret, self._masking.secret, self._seed)
-        values = {
+        # The secrets must survive a restart of the client's process between two steps.
+        secret_keys = (self._sealing.secret, self._masking.secret, self._seed)
+        saved_values = {
             "client": self.client,
             "name": self.name.hex(),
             "threshold": self.threshold,
             "step": self._step,
-            "secrets": [secret.hex() for secret in private],
+            "secrets": [secret_bytes.hex() for secret_bytes in secret_keys],
             "keys": {
-                client: [keys.sealing.hex(), keys.masking.hex()]
-                for client, keys in self._keys.items()
+                client: [public_keys.sealing.hex(), public_keys.masking.hex()]
+                for client, public_keys in self._keys.items()
             },
-            "held": {client: [seed.hex(), key.hex()] for client, (seed, key) in self._held.items()},
+            "held": {
+                client: [seed_share.hex(), key_share.hex()]
+                for client, (seed_share, key_share) in self._held.items()
+            },
         }
-        return json.dumps(values).encode()
+        return json.dumps(saved_values).encode()
 
     @classmethod
-    def restored(cls, data: bytes) -> Masker:
+    def restored(cls, saved_bytes: bytes) -> Masker:
         """Return a client from what :meth:`saved` has returned, in the same step."""
-        values = json.loads(data)
-        masker = cls(int(values["client"]), bytes.fromhex(values["name"]))
-        sealing, masking, masker._seed = map(bytes.fromhex, values["secrets"])
+        # The keys and shares of the client, as they were before.
+        saved_values = json.loads(saved_bytes)
+        masker = cls(int(saved_values["client"]), bytes.fromhex(saved_values["name"]))
+        sealing, masking, masker._seed = map(bytes.fromhex, saved_values["secrets"])
         masker._sealing = KeyPair.of(sealing)
         masker._masking = KeyPair.of(masking)
         masker._keys = {
-            int(client): Keys(*map(bytes.fromhex, keys)) for client, keys in values["keys"].items()
+            int(client): Keys(*map(bytes.fromhex, public_keys))
+            for client, public_keys in saved_values["keys"].items()
         }
         masker._held = {
-            int(client): (bytes.fromhex(seed), bytes.fromhex(key))
-            for client, (seed, key) in values["held"].items()
+            int(client): (bytes.fromhex(seed_share), bytes.fromhex(key_share))
+            for client, (seed_share, key_share) in saved_values["held"].items()
         }
-        masker.threshold = int(values["threshold"])
-        masker._step = int(values["step"])
+        masker.threshold = int(saved_values["threshold"])
+        masker._step = int(saved_values["step"])
         return masker
 
-    def _begin(self, step: int) -> None:
+    def _begin(self, begun_step: int) -> None:
         """Begin a step, counted from 0: each is carried out once, in their order."""
-        if self._step != step:
+        if self._step != begun_step:
             raise ProtocolError(
-                f"client {self.client} was asked for step {step + 1} of a masked sum, after step {self._step}"
+                f"client {self.client} was asked for step {begun_step + 1} of a masked sum, after step {self._step}"
             )
         self._step += 1
 
@@ -175,7 +182,11 @@ class Masker:
                 not one.
         """
         self._begin(1)
-        self._keys = {client: keys for client, keys in neighbours.items() if client != self.client}
+        self._keys = {
+            client: neighbour_keys
+            for client, neighbour_keys in neighbours.items()
+            if client != self.client
+        }
         self.threshold = threshold
         holders = sorted({self.client, *self._keys})
         if not len(holders) < 2 * self.threshold <= 2 * len(holders):
@@ -183,15 +194,18 @@ class Masker:
                 f"{self.threshold} of {len(holders)} shares are no majority, or more than there are"
             )
         # The share of a client is the value of the polynomial at its id + 1; at 0 is the secret.
-        places = [client + 1 for client in holders]
-        seed_shares = split(self._seed, self.threshold, places)
-        key_shares = split(self._masking.secret, self.threshold, places)
+        share_places = [client + 1 for client in holders]
+        seed_shares = split(self._seed, self.threshold, share_places)
+        key_shares = split(self._masking.secret, self.threshold, share_places)
         self._held[self.client] = (seed_shares[self.client + 1], key_shares[self.client + 1])
+        # Each neighbour gets its share of both secrets, which only it can decrypt.
         encrypted = {}
         for neighbour in self._keys:
-            shares = seed_shares[neighbour + 1] + key_shares[neighbour + 1]
+            plain_shares = seed_shares[neighbour + 1] + key_shares[neighbour + 1]
             purpose = _purpose(self.name, "share", self.client, neighbour)
-            encrypted[neighbour] = sealed(self._share_key(neighbour, purpose), shares, purpose)
+            encrypted[neighbour] = sealed(
+                self._share_key(neighbour, purpose), plain_shares, purpose
+            )
         return encrypted
 
     def _share_key(self, neighbour: int, purpose: bytes) -> bytes:
@@ -201,20 +215,21 @@ class Masker:
         except ValueError as error:
             raise ProtocolError(f"the public key of client {neighbour} is none: {error}") from None
 
-    def masked(self, shares: Mapping[int, bytes], numbers: np.ndarray) -> np.ndarray:
+    def masked(self, sealed_shares: Mapping[int, bytes], plain_numbers: np.ndarray) -> np.ndarray:
         """Step 3: return the numbers under all masks.
 
         Args:
-            shares: Neighbour -> the shares that it has encrypted for this client; without those
+            sealed_shares: Neighbour -> the shares that it has encrypted for this client; without those
                 that fell silent.
-            numbers: ``(d,)``, integers modulo 2³².
+            plain_numbers: ``(d,)``, integers modulo 2³².
 
         Raises:
             ProtocolError: Fewer neighbours than the threshold are left, or shares were changed on
                 their way.
         """
         self._begin(2)
-        for neighbour, encrypted in shares.items():
+        # Decrypt the shares of the neighbours, which are needed only in the last step.
+        for neighbour, encrypted in sealed_shares.items():
             purpose = _purpose(self.name, "share", neighbour, self.client)
             try:
                 both_shares = opened(self._share_key(neighbour, purpose), encrypted, purpose)
@@ -227,20 +242,27 @@ class Masker:
             raise ProtocolError(
                 f"{len(self._held)} clients are left of the {self.threshold} that can unmask a sum"
             )
-        total = numbers.astype(WORD) + mask(self._seed, len(numbers))
+        # The client's own mask, and those that it has in common with each neighbour.
+        masked_total = plain_numbers.astype(WORD) + mask(self._seed, len(plain_numbers))
         for neighbour in self._held.keys() - {self.client}:
-            public = self._keys[neighbour].masking
-            seed = _common_mask_seed(self._masking, public, self.name, self.client, neighbour)
-            common_mask = mask(seed, len(numbers))
+            neighbour_key = self._keys[neighbour].masking
+            mask_seed = _common_mask_seed(
+                self._masking, neighbour_key, self.name, self.client, neighbour
+            )
+            common_mask = mask(mask_seed, len(plain_numbers))
             # One of both clients adds what the other subtracts.
-            total = total + common_mask if self.client < neighbour else total - common_mask
-        return np.asarray(total, dtype=WORD)
+            masked_total = (
+                masked_total + common_mask
+                if self.client < neighbour
+                else masked_total - common_mask
+            )
+        return np.asarray(masked_total, dtype=WORD)
 
-    def unmask(self, arrived: Collection[int]) -> Unmasking:
+    def unmask(self, arrived_clients: Collection[int]) -> Unmasking:
         """Step 4: return the shares with which the server can unmask the sum.
 
         Args:
-            arrived: The clients whose masked numbers have arrived.
+            arrived_clients: The clients whose masked numbers have arrived.
 
         Raises:
             ProtocolError: This client's own numbers have not arrived, or those of fewer than a
@@ -249,16 +271,19 @@ class Masker:
                 secrets of a client.
         """
         self._begin(3)
-        answering = set(arrived) & set(self._held)
-        if self.client not in answering or len(answering) < max(self.threshold, MIN_SUM_CLIENTS):
+        # Only a sum of enough clients may be unmasked.
+        answering_clients = set(arrived_clients) & set(self._held)
+        if self.client not in answering_clients or len(answering_clients) < max(
+            self.threshold, MIN_SUM_CLIENTS
+        ):
             raise ProtocolError(
-                f"a sum of {len(answering)} of the clients that client {self.client} knows is not unmasked"
+                f"a sum of {len(answering_clients)} of the clients that client {self.client} knows is not unmasked"
             )
-        silent = self._held.keys() - answering
+        silent_clients = self._held.keys() - answering_clients
         # Never both shares of one client: with both secrets the server could read its numbers.
         return Unmasking(
-            seeds={client: self._held[client][0] for client in sorted(answering)},
-            keys={client: self._held[client][1] for client in sorted(silent)},
+            seeds={client: self._held[client][0] for client in sorted(answering_clients)},
+            keys={client: self._held[client][1] for client in sorted(silent_clients)},
         )
 
 
@@ -301,21 +326,25 @@ class MaskedSum:
         Raises:
             ProtocolError: They are fewer than three.
         """
+        # Clients without usable keys take no part.
         self._keys = {}
-        for client, keys in received.items():
-            if len(keys.sealing) == len(keys.masking) == KEY_BYTES:
-                self._keys[client] = keys
+        for client, client_keys in received.items():
+            if len(client_keys.sealing) == len(client_keys.masking) == KEY_BYTES:
+                self._keys[client] = client_keys
         try:
             self.graph = Graph.of(self._keys, self.dropouts, self.colluding)
         except ValueError as error:
             raise ProtocolError(str(error)) from None
         return {
-            client: {other: self._keys[other] for other in self.graph.neighbours[client]}
+            client: {
+                neighbour: self._keys[neighbour] for neighbour in self.graph.neighbours[client]
+            }
             for client in self._keys
         }
 
     def shares(self, received: Mapping[int, Mapping[int, bytes]]) -> dict[int, dict[int, bytes]]:
         """Step 2: return what each client is sent, the shares that its neighbours have encrypted for it."""
+        # A client gets shares only of neighbours that have sent some.
         self._shared = frozenset(received)
         shares_for: dict[int, dict[int, bytes]] = {}
         for client in received:
@@ -325,18 +354,22 @@ class MaskedSum:
                     shares_for[client][neighbour] = received[neighbour][client]
         return shares_for
 
-    def add(self, client: int, masked: np.ndarray) -> None:
+    def add(self, client: int, masked_numbers: np.ndarray) -> None:
         """Step 3: add a client's masked numbers to the total.
 
         Raises:
             ProtocolError: The client has sent no shares, or numbers before, or the wrong number of
                 numbers.
         """
-        if client not in self._shared or client in self.arrived or masked.shape != (self.size,):
+        if (
+            client not in self._shared
+            or client in self.arrived
+            or masked_numbers.shape != (self.size,)
+        ):
             raise ProtocolError(
-                f"the masked numbers of client {client} are not wanted: shape {masked.shape}, not {self.size}"
+                f"the masked numbers of client {client} are not wanted: shape {masked_numbers.shape}, not {self.size}"
             )
-        self.total += masked
+        self.total += masked_numbers
         self.arrived.add(client)
 
     def unmasked(self, received: Mapping[int, Unmasking]) -> np.ndarray:
@@ -348,34 +381,44 @@ class MaskedSum:
         Raises:
             ProtocolError: Too few clients have sent shares of a secret that is needed.
         """
-        total = self.total.copy()
+        # Shares of a secret come from the neighbours of its owner.
+        unmasked_total = self.total.copy()
         seed_shares = {client: unmasking.seeds for client, unmasking in received.items()}
         key_shares = {client: unmasking.keys for client, unmasking in received.items()}
         # The own masks of the clients whose numbers are in the total.
         for client in sorted(self.arrived):
-            total -= mask(self._secret(client, seed_shares), self.size)
+            unmasked_total -= mask(self._secret(client, seed_shares), self.size)
         # The masks that these clients have in common with a silent one: nothing cancels them.
-        for silent in sorted(self._shared - self.arrived):
+        for silent_client in sorted(self._shared - self.arrived):
             neighbours = [
-                client for client in self.graph.neighbours[silent] if client in self.arrived
+                client for client in self.graph.neighbours[silent_client] if client in self.arrived
             ]
             if not neighbours:
                 continue
-            pair = KeyPair.of(self._secret(silent, key_shares))
+            silent_key_pair = KeyPair.of(self._secret(silent_client, key_shares))
             for neighbour in neighbours:
-                public = self._keys[neighbour].masking
-                seed = _common_mask_seed(pair, public, self.name, silent, neighbour)
-                common_mask = mask(seed, self.size)
-                total = total - common_mask if neighbour < silent else total + common_mask
-        return total
+                neighbour_key = self._keys[neighbour].masking
+                mask_seed = _common_mask_seed(
+                    silent_key_pair, neighbour_key, self.name, silent_client, neighbour
+                )
+                common_mask = mask(mask_seed, self.size)
+                unmasked_total = (
+                    unmasked_total - common_mask
+                    if neighbour < silent_client
+                    else unmasked_total + common_mask
+                )
+        return unmasked_total
 
-    def _secret(self, owner: int, received: Mapping[int, Mapping[int, bytes]]) -> bytes:
+    def _secret(self, secret_owner: int, received: Mapping[int, Mapping[int, bytes]]) -> bytes:
         """The secret of a client from its shares: client that holds one -> owner -> share."""
-        shares = {}
-        for holder in (owner, *self.graph.neighbours[owner]):
-            if owner in received.get(holder, {}):
-                shares[holder + 1] = received[holder][owner]
+        # The share of a client is the value of the polynomial at its id + 1.
+        owner_shares = {}
+        for share_holder in (secret_owner, *self.graph.neighbours[secret_owner]):
+            if secret_owner in received.get(share_holder, {}):
+                owner_shares[share_holder + 1] = received[share_holder][secret_owner]
         try:
-            return join(shares, self.graph.threshold)
+            return join(owner_shares, self.graph.threshold)
         except ValueError as error:
-            raise ProtocolError(f"the masks of client {owner} cannot be removed: {error}") from None
+            raise ProtocolError(
+                f"the masks of client {secret_owner} cannot be removed: {error}"
+            ) from None

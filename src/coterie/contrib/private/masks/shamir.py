@@ -18,13 +18,13 @@ SECRET_BYTES = 32
 SHARE_BYTES = 33
 
 
-def split(secret: bytes, threshold: int, places: Iterable[int]) -> dict[int, bytes]:
+def split(secret_bytes: bytes, threshold: int, share_places: Iterable[int]) -> dict[int, bytes]:
     """Share a secret.
 
     Args:
-        secret: 32 bytes.
+        secret_bytes: 32 bytes.
         threshold: Number of shares that give the secret back.
-        places: The places at which the polynomial is evaluated, different and not 0: one per share.
+        share_places: The places at which the polynomial is evaluated, different and not 0: one per share.
 
     Returns:
         Place -> share of 33 bytes.
@@ -33,31 +33,35 @@ def split(secret: bytes, threshold: int, places: Iterable[int]) -> dict[int, byt
         ValueError: The secret has another length, places are not different and positive, or there
             are too few of them.
     """
-    places = list(places)
-    if len(secret) != SECRET_BYTES:
-        raise ValueError(f"a secret has {SECRET_BYTES} bytes, got {len(secret)}")
+    share_places = list(share_places)
+    if len(secret_bytes) != SECRET_BYTES:
+        raise ValueError(f"a secret has {SECRET_BYTES} bytes, got {len(secret_bytes)}")
     if (
-        len(set(places)) < len(places)
-        or min(places, default=0) < 1
-        or max(places, default=0) >= PRIME
+        len(set(share_places)) < len(share_places)
+        or min(share_places, default=0) < 1
+        or max(share_places, default=0) >= PRIME
     ):
         raise ValueError("the places of shares must be different positive integers")
-    if not 1 <= threshold <= len(places):
+    if not 1 <= threshold <= len(share_places):
         raise ValueError(
-            f"the threshold must be from 1 to the number of shares, {len(places)}, got {threshold}"
+            f"the threshold must be from 1 to the number of shares, {len(share_places)}, got {threshold}"
         )
     # The secret is the constant term of the polynomial, and all other coefficients are random.
-    coefficients = [int.from_bytes(secret, "big")]
+    coefficients = [int.from_bytes(secret_bytes, "big")]
     coefficients += [secrets.randbelow(PRIME) for _ in range(threshold - 1)]
-    return {place: _value(coefficients, place).to_bytes(SHARE_BYTES, "big") for place in places}
+    return {
+        share_place: _value(coefficients, share_place).to_bytes(SHARE_BYTES, "big")
+        for share_place in share_places
+    }
 
 
-def _value(coefficients: list[int], place: int) -> int:
+def _value(coefficients: list[int], share_place: int) -> int:
     """The value of a polynomial at a place, by Horner's rule."""
-    value = 0
+    # From the highest coefficient down to the constant term.
+    polynomial_value = 0
     for coefficient in reversed(coefficients):
-        value = (value * place + coefficient) % PRIME
-    return value
+        polynomial_value = (polynomial_value * share_place + coefficient) % PRIME
+    return polynomial_value
 
 
 def join(shares: Mapping[int, bytes], threshold: int) -> bytes:
@@ -68,18 +72,21 @@ def join(shares: Mapping[int, bytes], threshold: int) -> bytes:
     """
     if len(shares) < threshold:
         raise ValueError(f"{threshold} shares are needed to give back a secret, got {len(shares)}")
-    chosen = sorted(shares)[:threshold]
-    total = 0
-    for place in chosen:
+    # A threshold of the shares is enough; more add nothing.
+    used_places = sorted(shares)[:threshold]
+    interpolated_sum = 0
+    for share_place in used_places:
         # Lagrange's basis polynomial of this place, at 0.
         numerator = 1
         denominator = 1
-        for other in chosen:
-            if other != place:
-                numerator = numerator * other % PRIME
-                denominator = denominator * (other - place) % PRIME
-        total += int.from_bytes(shares[place], "big") * numerator * pow(denominator, -1, PRIME)
-    secret = total % PRIME
-    if secret >= 2 ** (8 * SECRET_BYTES):
+        for other_place in used_places:
+            if other_place != share_place:
+                numerator = numerator * other_place % PRIME
+                denominator = denominator * (other_place - share_place) % PRIME
+        interpolated_sum += (
+            int.from_bytes(shares[share_place], "big") * numerator * pow(denominator, -1, PRIME)
+        )
+    secret_number = interpolated_sum % PRIME
+    if secret_number >= 2 ** (8 * SECRET_BYTES):
         raise ValueError("these are not shares of one secret")
-    return secret.to_bytes(SECRET_BYTES, "big")
+    return secret_number.to_bytes(SECRET_BYTES, "big")

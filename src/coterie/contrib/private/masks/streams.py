@@ -47,11 +47,11 @@ class KeyPair:
         """The public key."""
         return self.private.public_key().public_bytes_raw()
 
-    def agree(self, public: bytes, purpose: bytes) -> bytes:
+    def agree(self, other_public_key: bytes, purpose: bytes) -> bytes:
         """Return the key of 32 bytes that this pair has in common with another one.
 
         Args:
-            public: The other public key.
+            other_public_key: The other public key.
             purpose: What the key is for, and for which sum; the same for both. Other purposes give
                 unrelated keys.
 
@@ -59,39 +59,40 @@ class KeyPair:
             ValueError: The public key has another length, or is of a kind that gives the same key
                 to all.
         """
-        common = self.private.exchange(X25519PublicKey.from_public_bytes(public))
+        # The common secret of Diffie and Hellman becomes a key by HKDF.
+        common_secret = self.private.exchange(X25519PublicKey.from_public_bytes(other_public_key))
         return HKDF(algorithm=hashes.SHA256(), length=KEY_BYTES, salt=None, info=purpose).derive(
-            common
+            common_secret
         )
 
 
-def mask(seed: bytes, size: int) -> np.ndarray:
-    """Return a mask: ``size`` integers modulo 2³² from ChaCha20's key stream.
+def mask(mask_seed: bytes, mask_length: int) -> np.ndarray:
+    """Return a mask: integers modulo 2³² from ChaCha20's key stream.
 
     Args:
-        seed: 32 bytes, used for one mask only.
-        size: d, the number of integers.
+        mask_seed: 32 bytes, used for one mask only.
+        mask_length: d, the number of integers.
     """
     # The encryption of zeros is the key stream. The nonce is zero: a seed is used once.
-    cipher = Cipher(algorithms.ChaCha20(seed, bytes(16)), mode=None)
-    key_stream = cipher.encryptor().update(bytes(WORD.itemsize * size))
+    cipher = Cipher(algorithms.ChaCha20(mask_seed, bytes(16)), mode=None)
+    key_stream = cipher.encryptor().update(bytes(WORD.itemsize * mask_length))
     return np.frombuffer(key_stream, dtype=WORD)
 
 
-def sealed(key: bytes, text: bytes, purpose: bytes) -> bytes:
+def sealed(text_key: bytes, plain_text: bytes, purpose: bytes) -> bytes:
     """Return a text encrypted and authenticated with a key that is used for this text only."""
     # So the nonce may be zero.
-    return ChaCha20Poly1305(key).encrypt(bytes(12), text, purpose)
+    return ChaCha20Poly1305(text_key).encrypt(bytes(12), plain_text, purpose)
 
 
-def opened(key: bytes, sealed: bytes, purpose: bytes) -> bytes:
+def opened(text_key: bytes, sealed_text: bytes, purpose: bytes) -> bytes:
     """Return the text that :func:`sealed` encrypted.
 
     Raises:
         ValueError: It was changed, or made with another key or ``purpose`` something else.
     """
     try:
-        return ChaCha20Poly1305(key).decrypt(bytes(12), sealed, purpose)
+        return ChaCha20Poly1305(text_key).decrypt(bytes(12), sealed_text, purpose)
     except InvalidTag:
         raise ValueError(
             "it was changed on its way, or is meant for another client or another sum"
