@@ -13,20 +13,20 @@ NUMBER_BYTES = 4
 """Bytes of a float32, and of an index, in a message."""
 
 
-def topk_count(share: float, count: int) -> int:
-    """The number of ``count`` entries that topk sends: at least one, if there is any."""
-    return min(count, max(1, round(share * count)))
+def topk_count(share: float, number_count: int) -> int:
+    """The number of ``number_count`` entries that topk sends: at least one, if there is any."""
+    return min(number_count, max(1, round(share * number_count)))
 
 
 @public
 def pack(
-    values: torch.Tensor, kind: str, share: float = 1.0, gen: torch.Generator | None = None
+    values: torch.Tensor, kind: str, share: float = 1.0, generator: torch.Generator | None = None
 ) -> Mapping[str, torch.Tensor]:
     """Compress values into the arrays that are sent.
 
     - topk: the ``share`` of entries with the greatest magnitude, as ``values`` and ``indices``.
     - sign: one bit per entry, and the mean magnitude of all entries. A zero gets a random sign from
-      ``gen``: otherwise entries that are zero at all clients would make all clients similar.
+      ``generator``: otherwise entries that are zero at all clients would make all clients similar.
     - 8bit: integers from -127 to 127 and the scale, greatest magnitude / 127. The error is at most
       half the scale.
 
@@ -34,7 +34,7 @@ def pack(
         values: The values ``(c,)`` float32.
         kind: ``none`` or one of the above.
         share: Share of the entries that topk sends.
-        gen: Draws the signs of zeros; without it they are positive.
+        generator: Draws the signs of zeros; without it they are positive.
 
     Returns:
         Name -> array.
@@ -47,81 +47,83 @@ def pack(
     if kind == "sign":
         is_positive = values >= 0
         # A zero gets a random sign.
-        if gen is not None:
-            is_positive &= (values != 0) | (torch.rand(len(values), generator=gen) < 0.5)
+        if generator is not None:
+            is_positive &= (values != 0) | (torch.rand(len(values), generator=generator) < 0.5)
         sign_bits = np.packbits(is_positive.numpy())
         return {"bits": torch.from_numpy(sign_bits), "scale": values.abs().mean().reshape(-1)}
     if kind == "8bit":
         scale = values.abs().max() / 127
         # Zeros alone have no scale, and stay zeros.
-        codes = torch.round(values / scale) if scale > 0 else torch.zeros_like(values)
-        return {"codes": codes.to(torch.int8), "scale": scale.reshape(-1)}
+        level_codes = torch.round(values / scale) if scale > 0 else torch.zeros_like(values)
+        return {"codes": level_codes.to(torch.int8), "scale": scale.reshape(-1)}
     return {"values": values}
 
 
 @public
-def unpack(sent: Mapping[str, torch.Tensor], kind: str, count: int) -> torch.Tensor:
-    """Decompress the arrays of :func:`pack` into ``count`` values ``(count,)`` float32."""
+def unpack(sent_arrays: Mapping[str, torch.Tensor], kind: str, number_count: int) -> torch.Tensor:
+    """Decompress the arrays of :func:`pack` into ``number_count`` values ``(count,)`` float32."""
     if kind == "topk":
-        values = torch.zeros(count)
-        values[sent["indices"].long()] = sent["values"]
+        values = torch.zeros(number_count)
+        values[sent_arrays["indices"].long()] = sent_arrays["values"]
         return values
     if kind == "sign":
-        is_positive = torch.from_numpy(np.unpackbits(sent["bits"].numpy(), count=count))
-        return (2.0 * is_positive - 1.0) * sent["scale"]
+        is_positive = torch.from_numpy(
+            np.unpackbits(sent_arrays["bits"].numpy(), count=number_count)
+        )
+        return (2.0 * is_positive - 1.0) * sent_arrays["scale"]
     if kind == "8bit":
-        return sent["codes"].float() * sent["scale"]
-    return sent["values"]
+        return sent_arrays["codes"].float() * sent_arrays["scale"]
+    return sent_arrays["values"]
 
 
 def check_packed(
-    sent: Mapping[str, torch.Tensor], kind: str, count: int, share: float = 1.0
+    sent_arrays: Mapping[str, torch.Tensor], kind: str, number_count: int, share: float = 1.0
 ) -> None:
-    """Check that arrays, which may come from an untrusted sender, have the form of :func:`pack`'s for ``count`` entries.
+    """Check that arrays, which may come from an untrusted sender, have the form of :func:`pack`'s for ``number_count`` entries.
 
     Args:
-        sent: Name -> array.
+        sent_arrays: Name -> array.
         kind: As for :func:`pack`.
-        count: Number of values.
+        number_count: Number of values.
         share: As for :func:`pack`.
 
     Raises:
         ValueError: Names, shapes, types or indices are not valid.
     """
     # Arrays of the right form, with any values, to compare with.
-    expected_arrays = pack(torch.zeros(count), kind, share)
-    if set(sent) != set(expected_arrays):
+    expected_arrays = pack(torch.zeros(number_count), kind, share)
+    if set(sent_arrays) != set(expected_arrays):
         raise ValueError(
-            f"it holds {', '.join(sorted(sent)) or 'nothing'} where {kind} has {', '.join(sorted(expected_arrays))}"
+            f"it holds {', '.join(sorted(sent_arrays)) or 'nothing'} where {kind} has {', '.join(sorted(expected_arrays))}"
         )
     for array_name, expected_array in expected_arrays.items():
-        sent_array = sent[array_name]
+        sent_array = sent_arrays[array_name]
         if sent_array.shape != expected_array.shape or sent_array.dtype != expected_array.dtype:
             raise ValueError(
                 f"its {array_name} are {tuple(sent_array.shape)} of {sent_array.dtype} "
                 f"where {kind} has {tuple(expected_array.shape)} of {expected_array.dtype}"
             )
     if kind == "topk":
-        indices = sent["indices"]
-        if not bool(((indices >= 0) & (indices < count)).all()):
-            raise ValueError(f"its indices must be from 0 to {count - 1}")
+        indices = sent_arrays["indices"]
+        if not bool(((indices >= 0) & (indices < number_count)).all()):
+            raise ValueError(f"its indices must be from 0 to {number_count - 1}")
         # An index that comes twice would give one entry two values.
         if not bool((indices.diff() > 0).all()):
             raise ValueError("its indices must increase strictly")
 
 
 @public
-def packed_bytes(kind: str, count: int, share: float = 1.0) -> int:
-    """Bytes of :func:`pack`'s arrays for ``count`` entries; 0 for no entries."""
-    if not count:
+def packed_bytes(kind: str, number_count: int, share: float = 1.0) -> int:
+    """Bytes of :func:`pack`'s arrays for ``number_count`` entries; 0 for no entries."""
+    if not number_count:
         return 0
     bytes_by_kind = {
-        "none": count * NUMBER_BYTES,
+        "none": number_count * NUMBER_BYTES,
         # A value and an index for each entry that is sent.
-        "topk": topk_count(share, count) * 2 * NUMBER_BYTES,
+        "topk": topk_count(share, number_count) * 2 * NUMBER_BYTES,
         # One bit per entry, in whole bytes, and the scale.
-        "sign": -(-count // 8) + NUMBER_BYTES,
+        "sign": -(-number_count // 8) + NUMBER_BYTES,
         # One byte per entry, and the scale.
-        "8bit": count + NUMBER_BYTES,
+        "8bit": number_count + NUMBER_BYTES,
     }
     return bytes_by_kind[kind]

@@ -14,11 +14,11 @@ from coterie.randomness import numpy_generator
 class Map(Protocol):
     """An orthonormal map of rows ``(d,)``; the entries behind the parameters (buffers) stay behind them."""
 
-    def seal(self, row: torch.Tensor) -> torch.Tensor:
+    def seal(self, model_row: torch.Tensor) -> torch.Tensor:
         """Map a row."""
         ...
 
-    def open(self, row: torch.Tensor) -> torch.Tensor:
+    def open(self, model_row: torch.Tensor) -> torch.Tensor:
         """Undo :meth:`seal`."""
         ...
 
@@ -26,13 +26,13 @@ class Map(Protocol):
 class NoMap:
     """The identity map."""
 
-    def seal(self, row: torch.Tensor) -> torch.Tensor:
+    def seal(self, model_row: torch.Tensor) -> torch.Tensor:
         """Return the row."""
-        return row
+        return model_row
 
-    def open(self, row: torch.Tensor) -> torch.Tensor:
+    def open(self, model_row: torch.Tensor) -> torch.Tensor:
         """Return the row."""
-        return row
+        return model_row
 
 
 class Permutation:
@@ -51,13 +51,13 @@ class Permutation:
         self.inverse_order = torch.argsort(order)
         self.signs = signs
 
-    def seal(self, row: torch.Tensor) -> torch.Tensor:
+    def seal(self, model_row: torch.Tensor) -> torch.Tensor:
         """Permute a row ``(d,)`` and flip signs."""
-        return row[self.order] * self.signs
+        return model_row[self.order] * self.signs
 
-    def open(self, row: torch.Tensor) -> torch.Tensor:
+    def open(self, model_row: torch.Tensor) -> torch.Tensor:
         """Undo :meth:`seal`."""
-        return (row * self.signs)[self.inverse_order]
+        return (model_row * self.signs)[self.inverse_order]
 
 
 class Blocks:
@@ -71,29 +71,29 @@ class Blocks:
     Args:
         permutation: The permutation.
         parameters: Number of parameters.
-        size: Parameters per block.
+        block_size: Parameters per block.
         rng: Draws the matrices.
     """
 
     def __init__(
-        self, permutation: Permutation, parameters: int, size: int, rng: np.random.Generator
+        self, permutation: Permutation, parameters: int, block_size: int, rng: np.random.Generator
     ) -> None:
         self.permutation = permutation
-        self.size = size
+        self.size = block_size
         self.parameters = parameters
         # Where the shorter last block begins.
-        self.last_start = parameters - parameters % size
-        self.matrix = _orthogonal(size, rng)
-        self.last_matrix = _orthogonal(parameters % size, rng)
+        self.last_start = parameters - parameters % block_size
+        self.matrix = _orthogonal(block_size, rng)
+        self.last_matrix = _orthogonal(parameters % block_size, rng)
 
-    def seal(self, row: torch.Tensor) -> torch.Tensor:
+    def seal(self, model_row: torch.Tensor) -> torch.Tensor:
         """Permute a row ``(d,)`` and multiply its blocks by the matrix."""
-        permuted = self.permutation.seal(row)
+        permuted = self.permutation.seal(model_row)
         return self._multiplied(permuted, self.matrix.T, self.last_matrix.T)
 
-    def open(self, row: torch.Tensor) -> torch.Tensor:
+    def open(self, model_row: torch.Tensor) -> torch.Tensor:
         """Undo :meth:`seal`."""
-        return self.permutation.open(self._multiplied(row, self.matrix, self.last_matrix))
+        return self.permutation.open(self._multiplied(model_row, self.matrix, self.last_matrix))
 
     def _multiplied(
         self, row: torch.Tensor, matrix: torch.Tensor, last_matrix: torch.Tensor
@@ -110,9 +110,11 @@ class Blocks:
         return multiplied
 
 
-def _orthogonal(size: int, rng: np.random.Generator) -> torch.Tensor:
+def _orthogonal(block_size: int, rng: np.random.Generator) -> torch.Tensor:
     """Draw an orthogonal matrix ``(size, size)``, uniformly."""
-    orthogonal, triangular = torch.linalg.qr(torch.from_numpy(rng.standard_normal((size, size))))
+    orthogonal, triangular = torch.linalg.qr(
+        torch.from_numpy(rng.standard_normal((block_size, block_size)))
+    )
     # The signs of R's diagonal make the factorisation unique, and Q uniform.
     return orthogonal * torch.sign(torch.diagonal(triangular))
 
@@ -139,7 +141,7 @@ def draw_map(rotation: str, layout: Layout, block: int, *key: int) -> Map:
     parameters = layout.trainable
     if rotation == "permute-tensors":
         # Entries stay within their tensor, so layers keep their columns.
-        spans = [(piece.start, piece.stop) for piece in layout.pieces]
+        spans = [(row_piece.start, row_piece.stop) for row_piece in layout.pieces]
     else:
         # Entries move between layers, but parameters and buffers do not mix.
         spans = [(0, parameters), (parameters, layout.size)]

@@ -128,10 +128,10 @@ def _by_library(noise: float, updates: int, delta: float, accountant: str) -> fl
         raise UserError(
             f"the accountant {accountant} needs dp-accounting: pip install 'coterie[dp]'"
         ) from error
-    ledger = (RdpAccountant if accountant == "rdp" else PLDAccountant)()
+    event_ledger = (RdpAccountant if accountant == "rdp" else PLDAccountant)()
     # A client's updates differ by at most 2 clip, so the multiplier is half of the noise.
-    ledger.compose(dp.GaussianDpEvent(noise / 2), updates)
-    return float(ledger.get_epsilon(delta))
+    event_ledger.compose(dp.GaussianDpEvent(noise / 2), updates)
+    return float(event_ledger.get_epsilon(delta))
 
 
 @public

@@ -225,10 +225,10 @@ class Boundary:
             "clients would send losses on their data, or choices based on them, without noise"
         )
 
-    def hidden(self, why: str) -> SettingError:
+    def hidden(self, hidden_because: str) -> SettingError:
         """The error for access to a layer in a row that is mapped as a whole."""
         return SettingError(
-            f"Boundary.rotation must be none or permute-tensors if {why}, got {self.rotation}, which hides the layers"
+            f"Boundary.rotation must be none or permute-tensors if {hidden_because}, got {self.rotation}, which hides the layers"
         )
 
 
@@ -266,13 +266,13 @@ def known_by(secret: int) -> str:
 
 
 @public
-def unlike_secret(secret: int | None, known: str) -> str | None:
-    """The reason why a secret is not the ``known`` one, as the end of a sentence; None if it is."""
+def unlike_secret(secret: int | None, known_digest: str) -> str | None:
+    """The reason why a secret is not the ``known_digest`` one, as the end of a sentence; None if it is."""
     if secret is None:
         return f", which was not given: {_HOW_TO_GIVE_SECRET}"
     try:
         # The salt of the record with the given secret must give the digest of the record.
-        digest_kind, salt_hex, digest_hex = known.split(":")
+        digest_kind, salt_hex, digest_hex = known_digest.split(":")
         is_same = digest_kind == _DIGEST_KIND and hmac.compare_digest(
             _digest(secret, bytes.fromhex(salt_hex)), bytes.fromhex(digest_hex)
         )
@@ -293,11 +293,11 @@ def secret_of_environment() -> int | None:
 
 
 @public
-def secret_of_file(path: Path | str) -> int:
+def secret_of_file(secret_file: Path | str) -> int:
     """Read the secret from a file that contains nothing else.
 
     Args:
-        path: The file.
+        secret_file: The file.
 
     Returns:
         The secret.
@@ -306,23 +306,23 @@ def secret_of_file(path: Path | str) -> int:
         UserError: The file cannot be read or is not an integer >= 0.
     """
     try:
-        file_bytes = read_regular(path, limit=10_000)
+        file_bytes = read_regular(secret_file, limit=10_000)
     except OSError as error:
         # The message does not repeat a secret that was given for the file's name.
-        if re.fullmatch(r"[\d\s_,.+-]+", str(path)):
+        if re.fullmatch(r"[\d\s_,.+-]+", str(secret_file)):
             raise UserError(
                 "the secret file cannot be read; its name is a number and not shown: did you pass the secret itself?"
             ) from None
-        raise UserError(f"{path} cannot be read: {reason(error)}") from error
+        raise UserError(f"{secret_file} cannot be read: {reason(error)}") from error
     # An editor may have put a byte order mark before the number.
-    return _number(file_bytes.decode("utf-8-sig", errors="replace"), str(path))
+    return _number(file_bytes.decode("utf-8-sig", errors="replace"), str(secret_file))
 
 
-def _number(secret_text: str, source: str) -> int:
+def _number(secret_text: str, digit_source: str) -> int:
     digits = secret_text.strip()
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= MAX_SECRET_DIGITS):
         raise UserError(
-            f"{source} must contain a secret, a non-negative integer, and nothing else; its content is not shown"
+            f"{digit_source} must contain a secret, a non-negative integer, and nothing else; its content is not shown"
         )
     return int(secret_text)
 

@@ -133,20 +133,20 @@ class Wire:
             with seeded(self.seed, Purpose.INIT, model_number):
                 return self.layout.row(model())
         with seeded(secret, Purpose.INIT, self.seed, model_number):
-            row = self.layout.row(model())
+            model_row = self.layout.row(model())
         # Mix each drawn tensor with Gaussian numbers that depend on the whole secret.
         mixing_rng = numpy_generator(secret, Purpose.INIT, self.seed, model_number, 1)
         for start, stop in self.layout.tensors.values():
-            drawn_tensor = row[start:stop]
+            drawn_tensor = model_row[start:stop]
             # A constant tensor, such as a bias of zeros, shows nothing and stays as it is.
             scale = drawn_tensor.std(correction=0)
             gaussian = torch.from_numpy(mixing_rng.standard_normal(stop - start, dtype=np.float32))
             if scale > 0:
                 tensor_mean = drawn_tensor.mean()
-                row[start:stop] = (
+                model_row[start:stop] = (
                     tensor_mean + (drawn_tensor - tensor_mean + scale * gaussian) / 2**0.5
                 )
-        return row
+        return model_row
 
     def veil(self, federation: Federation, sealed: bool = False) -> Federation:
         """Return the federation as a method may see it: sealed fresh models, and no columns of layers that a map moves.
@@ -159,7 +159,8 @@ class Wire:
             The federation for the method.
         """
         values: dict[str, Any] = {
-            member.name: getattr(federation, member.name) for member in fields(federation)
+            federation_field.name: getattr(federation, federation_field.name)
+            for federation_field in fields(federation)
         }
         if not sealed:
             values["draw"] = lambda model_number: self.seal(federation.draw(model_number))
@@ -178,8 +179,8 @@ class Wire:
         update: torch.Tensor,
         client: Client,
         exchange: int,
-        keep: torch.Tensor | None = None,
-        number: int = 0,
+        keep_mask: torch.Tensor | None = None,
+        noise_number: int = 0,
     ) -> torch.Tensor:
         """Return a client's update as it arrives: :meth:`protected`, then compressed and unpacked again.
 
@@ -187,27 +188,29 @@ class Wire:
             update: The update ``(d,)``.
             client: The client.
             exchange: Number of the exchange.
-            keep: Mask of the columns that stay at the client. There the result is the update
+            keep_mask: Mask of the columns that stay at the client. There the result is the update
                 itself, sealed.
-            number: Which of the client's updates of the exchange it is, see :func:`update_number`;
+            noise_number: Which of the client's updates of the exchange it is, see :func:`update_number`;
                 each has its own noise.
 
         Returns:
             The sealed update ``(d,)``.
         """
         # The server gets the update as it is after compression, with the error of that.
-        arrived = self.protected(update, client, exchange, keep, number)
+        arrived = self.protected(update, client, exchange, keep_mask, noise_number)
         if self.boundary.compress != "none":
-            arrived = self.unpack(self.pack(arrived, client, exchange, number, keep), keep)
-        return arrived if keep is None else torch.where(keep, self.seal(update), arrived)
+            arrived = self.unpack(
+                self.pack(arrived, client, exchange, noise_number, keep_mask), keep_mask
+            )
+        return arrived if keep_mask is None else torch.where(keep_mask, self.seal(update), arrived)
 
     def protected(
         self,
         update: torch.Tensor,
         client: Client,
         exchange: int,
-        keep: torch.Tensor | None = None,
-        number: int = 0,
+        keep_mask: torch.Tensor | None = None,
+        noise_number: int = 0,
         seed: int | None = None,
     ) -> torch.Tensor:
         """Clip, noise and seal an update.
@@ -220,8 +223,8 @@ class Wire:
             update: The update ``(d,)``.
             client: The client.
             exchange: Number of the exchange.
-            keep: Mask of the columns that stay at the client.
-            number: Which of the client's updates of the exchange it is, see :func:`update_number`;
+            keep_mask: Mask of the columns that stay at the client.
+            noise_number: Which of the client's updates of the exchange it is, see :func:`update_number`;
                 each has its own noise.
             seed: Seed of the noise, if the server knows the run's seed and could remove the noise;
                 None takes the run's.
@@ -232,7 +235,7 @@ class Wire:
         # The dot product is not finite if an entry is not, or if the norm overflows.
         if self.boundary.noise and not torch.isfinite(update.dot(update)):
             update = torch.zeros_like(update)
-        protected = update if keep is None else update.masked_fill(keep, 0.0)
+        protected = update if keep_mask is None else update.masked_fill(keep_mask, 0.0)
         # Sums are clipped and noised as sums.
         if self.boundary.masks:
             return protected
@@ -241,9 +244,9 @@ class Wire:
         if self.boundary.noise:
             noise_key = [self.seed if seed is None else seed, Purpose.NOISE, exchange, client]
             # Odd numbers seed the signs of compression, see `pack`.
-            if number:
-                noise_key.append(2 * number)
-            protected = self._noised(protected, keep, numpy_generator(*noise_key))
+            if noise_number:
+                noise_key.append(2 * noise_number)
+            protected = self._noised(protected, keep_mask, numpy_generator(*noise_key))
         return self.seal(protected)
 
     def limit(self, clip: float | None) -> float | None:
@@ -263,25 +266,30 @@ class Wire:
         return scaled
 
     def _noised(
-        self, update: torch.Tensor, keep: torch.Tensor | None, rng: np.random.Generator
+        self,
+        update: torch.Tensor,
+        keep_mask: torch.Tensor | None,
+        noise_generator: np.random.Generator,
     ) -> torch.Tensor:
         """The update with noise on the parameters, and zero behind them: buffers do not change."""
         assert self.boundary.clip is not None
         parameter_count = self.layout.trainable
-        noise = torch.from_numpy(rng.standard_normal(parameter_count, dtype=np.float32))
-        noised = torch.zeros_like(update)
-        noised[:parameter_count] = (
-            update[:parameter_count] + self.boundary.noise * self.boundary.clip * noise
+        drawn_noise = torch.from_numpy(
+            noise_generator.standard_normal(parameter_count, dtype=np.float32)
         )
-        return noised if keep is None else noised.masked_fill(keep, 0.0)
+        noised_update = torch.zeros_like(update)
+        noised_update[:parameter_count] = (
+            update[:parameter_count] + self.boundary.noise * self.boundary.clip * drawn_noise
+        )
+        return noised_update if keep_mask is None else noised_update.masked_fill(keep_mask, 0.0)
 
     def pack(
         self,
         sealed: torch.Tensor,
         client: Client,
         exchange: int,
-        number: int,
-        keep: torch.Tensor | None = None,
+        noise_number: int,
+        keep_mask: torch.Tensor | None = None,
     ) -> dict[str, torch.Tensor]:
         """Return the arrays that are sent for a sealed update: compressed parameters, and unchanged entries behind them.
 
@@ -289,17 +297,19 @@ class Wire:
             sealed: The sealed update ``(d,)``.
             client: The client.
             exchange: Number of the exchange.
-            number: Which of the client's updates of the exchange it is, see :func:`update_number`.
-            keep: Mask of the columns that stay at the client.
+            noise_number: Which of the client's updates of the exchange it is, see :func:`update_number`.
+            keep_mask: Mask of the columns that stay at the client.
 
         Returns:
             Name -> array.
         """
-        parameter_columns, buffer_columns = self._sent_columns(keep)
+        parameter_columns, buffer_columns = self._sent_columns(keep_mask)
         arrays: dict[str, torch.Tensor] = {}
         if len(parameter_columns):
             # Odd numbers seed the signs of zeros, even ones the noise.
-            sign_generator = generator(self.seed, Purpose.NOISE, exchange, client, 2 * number + 1)
+            sign_generator = generator(
+                self.seed, Purpose.NOISE, exchange, client, 2 * noise_number + 1
+            )
             parameter_values = sealed[parameter_columns]
             arrays.update(
                 pack(parameter_values, self.boundary.compress, self.boundary.share, sign_generator)
@@ -308,13 +318,13 @@ class Wire:
         return arrays
 
     def unpack(
-        self, sent: Mapping[str, torch.Tensor], keep: torch.Tensor | None = None
+        self, sent_arrays: Mapping[str, torch.Tensor], keep_mask: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Return the sealed update of :meth:`pack`'s arrays.
 
         Args:
-            sent: Name -> array.
-            keep: Mask of the columns that stay at the client.
+            sent_arrays: Name -> array.
+            keep_mask: Mask of the columns that stay at the client.
 
         Returns:
             The sealed update ``(d,)``, zero in the columns that stay at the client.
@@ -322,14 +332,17 @@ class Wire:
         Raises:
             ValueError: The arrays are of another kind.
         """
-        parameter_columns, buffer_columns = self._sent_columns(keep)
+        parameter_columns, buffer_columns = self._sent_columns(keep_mask)
         # The sender is not trusted: names, shapes and types are checked before anything is read.
         packed_parameters = {
             array_name: values
-            for array_name, values in sent.items()
+            for array_name, values in sent_arrays.items()
             if array_name != AFTER_PARAMETERS
         }
-        if AFTER_PARAMETERS not in sent or sent[AFTER_PARAMETERS].shape != buffer_columns.shape:
+        if (
+            AFTER_PARAMETERS not in sent_arrays
+            or sent_arrays[AFTER_PARAMETERS].shape != buffer_columns.shape
+        ):
             raise ValueError(
                 f"its {AFTER_PARAMETERS} must be the {len(buffer_columns)} entries after the parameters"
             )
@@ -342,7 +355,7 @@ class Wire:
             sealed_update[parameter_columns] = unpack(
                 packed_parameters, compression, len(parameter_columns)
             )
-        sealed_update[buffer_columns] = sent[AFTER_PARAMETERS].float()
+        sealed_update[buffer_columns] = sent_arrays[AFTER_PARAMETERS].float()
         return sealed_update
 
     def unclipped(self, sealed: torch.Tensor, task: Task) -> str | None:
@@ -375,16 +388,16 @@ class Wire:
         # The margin allows for single precision.
         if parameter_norm <= max_norm * (1 + 1e-4):
             return None
-        bounds = f"clip {clip:g} and noise {noise:g}" if noise else f"clip {clip:g}"
+        norm_bounds = f"clip {clip:g} and noise {noise:g}" if noise else f"clip {clip:g}"
         return (
             f"its update has norm {parameter_norm:.4g}, more than {max_norm:.4g}, "
-            f"the maximum under the boundary's {bounds}"
+            f"the maximum under the boundary's {norm_bounds}"
         )
 
-    def _sent_columns(self, keep: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    def _sent_columns(self, keep_mask: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """The columns that do not stay at the client: those of parameters, and those behind them."""
         columns = torch.arange(self.layout.size)
-        columns = columns if keep is None else columns[~keep]
+        columns = columns if keep_mask is None else columns[~keep_mask]
         is_parameter = columns < self.layout.trainable
         return columns[is_parameter], columns[~is_parameter]
 
@@ -412,21 +425,21 @@ class Wire:
         """Whether a client reports its number of examples; with noise it does not."""
         return not self.boundary.noise
 
-    def examples(self, count: int) -> int:
+    def examples(self, example_count: int) -> int:
         """A client's number of examples as the server knows it: with noise it is 1 for all clients."""
-        return count if self.counts else 1
+        return example_count if self.counts else 1
 
-    def check(self, plan: Plan, name: str) -> None:
+    def check(self, plan: Plan, method_name: str) -> None:
         """Check that a plan is compatible with the boundary.
 
         Args:
             plan: The plan.
-            name: Name of the method.
+            method_name: Name of the method.
 
         Raises:
             SettingError: The plan is not compatible.
         """
-        self.boundary.check_plan(plan, self.layout, name)
+        self.boundary.check_plan(plan, self.layout, method_name)
 
     def releases(self, task: Task, hidden: bool = False) -> int:
         """The number of updates that a client sends in ``task`` and that noise must cover.
