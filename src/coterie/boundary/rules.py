@@ -225,10 +225,10 @@ class Boundary:
             "clients would send losses on their data, or choices based on them, without noise"
         )
 
-    def hidden(self, hidden_because: str) -> SettingError:
+    def hidden(self, hiding_reason: str) -> SettingError:
         """The error for access to a layer in a row that is mapped as a whole."""
         return SettingError(
-            f"Boundary.rotation must be none or permute-tensors if {hidden_because}, got {self.rotation}, which hides the layers"
+            f"Boundary.rotation must be none or permute-tensors if {hiding_reason}, got {self.rotation}, which hides the layers"
         )
 
 
@@ -267,7 +267,7 @@ def known_by(secret: int) -> str:
 
 @public
 def unlike_secret(secret: int | None, known_digest: str) -> str | None:
-    """The reason why a secret is not the ``known_digest`` one, as the end of a sentence; None if it is."""
+    """The reason why a secret is not the one of ``known_digest``, as the end of a sentence; None if it is."""
     if secret is None:
         return f", which was not given: {_HOW_TO_GIVE_SECRET}"
     try:
