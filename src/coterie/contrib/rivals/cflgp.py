@@ -306,7 +306,7 @@ class CFLGP:
         return replace(state, row=row_of_client, notes=(note,))
 
     def assignment(self, state: CFLGPState) -> Assignment:
-        row_of_client = {client: state.row_for(client) for client in state.clients}
+        row_of_client = dict(zip(state.clients, state.rows_for(state.clients), strict=True))
         return Assignment(models=state.models, row=row_of_client, groups=groups_by(row_of_client))
 
     def explain(self, state: CFLGPState) -> tuple[Note, ...]:

@@ -295,11 +295,11 @@ def grouped(losses: np.ndarray, estimate: bool = False) -> list[int]:
     num_groups = estimated(losses, num_models) if estimate else num_models
     labels = k_means(losses, num_groups)
     # The sum of the losses of each group's clients with each model.
-    group_losses = np.stack(
-        [losses[labels == group_number].sum(axis=0) for group_number in range(labels.max() + 1)]
-    )
+    group_losses = []
+    for group_number in range(labels.max() + 1):
+        group_losses.append(losses[labels == group_number].sum(axis=0))
     # Different models for the groups, so that the sum of all clients' losses is least.
-    _, model_of_group = linear_sum_assignment(group_losses)
+    _, model_of_group = linear_sum_assignment(np.stack(group_losses))
     return [int(model_of_group[group_number]) for group_number in labels]
 
 

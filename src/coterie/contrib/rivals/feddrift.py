@@ -271,9 +271,9 @@ class FedDrift:
     ) -> FedDriftState:
         """End a time step: keep each client's least loss, and the examples from which each model has come."""
         # In the next time step, a client has drifted if its least loss is far above this one.
-        least_losses = {
-            client: float(client_losses.min()) for client, client_losses in losses_of_client.items()
-        }
+        least_losses = {}
+        for client, client_losses in losses_of_client.items():
+            least_losses[client] = float(client_losses.min())
         return replace(
             state,
             phase="detect",
@@ -306,10 +306,9 @@ class FedDrift:
         time_step = state.round // self.period
         drifted_clients = drifted(losses_of_client, state.last, self.delta)
         # Every client gets the model that is best on its new data.
-        best_row = {
-            client: int(client_losses.argmin())
-            for client, client_losses in losses_of_client.items()
-        }
+        best_row = {}
+        for client, client_losses in losses_of_client.items():
+            best_row[client] = int(client_losses.argmin())
         new_state = replace(state, phase="train", row={**state.row, **best_row})
         new_state = _mark_used(new_state, time_step)
         # Each client that has drifted gets a new model of its own, which starts as a copy of its best.
