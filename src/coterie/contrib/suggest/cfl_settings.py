@@ -9,8 +9,9 @@ tested on these updates.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,14 @@ import numpy as np
 from coterie.clustering import adjusted_rand, noise_levels
 from coterie.clustering.halves import centred, halves
 from coterie.contrib.suggest.ranges import middle, ratio, shortest
-from coterie.contrib.suggest.suggestion import Advice, Range, group_labels, no_advice, sureness
+from coterie.contrib.suggest.suggestion import (
+    Advice,
+    Range,
+    group_labels,
+    lie_within,
+    no_advice,
+    sureness,
+)
 from coterie.core import Client, Groups, Replies
 from coterie.methods import CFL
 from coterie.methods._cluster_tree import Leaf, root
@@ -119,12 +127,12 @@ def cut_path(draw: ProbeDraw, groups: Groups) -> CutPath:
     at_probed = as_one_group(draw.probed, draw.parameters)
     peak_norm = max(at_first.client_norm, at_probed.client_norm)
     # From all clients down: each group is cut until no wanted group would be divided.
-    splits: list[GroupCriteria] = []
-    kept: list[GroupCriteria] = []
+    split_criteria: list[GroupCriteria] = []
+    kept_criteria: list[GroupCriteria] = []
     groups_reached: list[tuple[Client, ...]] = []
-    waiting = [draw.probed.clients]
-    while waiting:
-        clients = waiting.pop()
+    waiting_groups = [draw.probed.clients]
+    while waiting_groups:
+        clients = waiting_groups.pop()
         if len(clients) == 1:
             groups_reached.append(clients)
             continue
@@ -132,28 +140,24 @@ def cut_path(draw: ProbeDraw, groups: Groups) -> CutPath:
         wanted_groups = [group for group in groups if set(group) <= set(clients)]
         # CFL must cut these clients if several of the wanted groups are among them.
         if len(wanted_groups) > 1:
-            splits.append(criteria)
-            if _keeps_whole(criteria.parts, wanted_groups):
-                waiting += criteria.parts
+            split_criteria.append(criteria)
+            if lie_within(wanted_groups, criteria.parts):
+                waiting_groups += criteria.parts
                 continue
+        # These clients stay together: the cut would divide a wanted group, or none is needed.
         groups_reached.append(clients)
         if len(wanted_groups) == 1:
-            kept.append(criteria)
+            kept_criteria.append(criteria)
     first_values = criteria_values(at_first)
     probed_values = criteria_values(at_probed)
     return CutPath(
-        splits=tuple(splits),
-        kept=tuple(kept),
+        splits=tuple(split_criteria),
+        kept=tuple(kept_criteria),
         groups=tuple(sorted(groups_reached)),
         first_mean_norm=first_values["mean_norm"],
         probed_mean_norm=probed_values["mean_norm"],
         probed_gamma_bound=probed_values["gamma_bound"],
     )
-
-
-def _keeps_whole(parts: Groups, groups: Iterable[Sequence[Client]]) -> bool:
-    """Whether each group lies within one of the parts."""
-    return all(any(set(group) <= set(part) for part in parts) for group in groups)
 
 
 def group_criteria(draw: ProbeDraw, clients: tuple[Client, ...], peak_norm: float) -> GroupCriteria:
@@ -168,9 +172,11 @@ def group_criteria(draw: ProbeDraw, clients: tuple[Client, ...], peak_norm: floa
         The quantities.
     """
     # The stationary point of these clients alone: their updates without their mean.
-    replies = draw.probed.of(clients)
-    centred_updates = replies.all_updates - replies.all_updates.mean(0)
-    at_rest = as_one_group(replace(replies, updates=centred_updates), draw.parameters, peak_norm)
+    group_replies = draw.probed.of(clients)
+    centred_updates = group_replies.all_updates - group_replies.all_updates.mean(0)
+    at_rest = as_one_group(
+        replace(group_replies, updates=centred_updates), draw.parameters, peak_norm
+    )
     compared = criteria_values(at_rest)
     # The noise of the mean update, from the differences between the halves of each client.
     positions = draw.probed.positions(clients)
@@ -204,11 +210,11 @@ def as_one_group(replies: Replies, parameters: int, peak_norm: float = 0.0) -> G
         CFL's quantities of the group.
     """
     # CFL's own code computes the quantities, as for the only leaf of a new tree.
-    leaf = Leaf(node=0, clients=replies.clients, model=replies.all_updates[0], peak=peak_norm)
-    state = CFLState(round=0, leaves=(leaf,), tree=root(replies.clients, parameters))
-    group = CFL().group_updates(state, 0, replies)
-    assert group is not None
-    return group
+    only_leaf = Leaf(node=0, clients=replies.clients, model=replies.all_updates[0], peak=peak_norm)
+    cfl_state = CFLState(round=0, leaves=(only_leaf,), tree=root(replies.clients, parameters))
+    group_updates = CFL().group_updates(cfl_state, 0, replies)
+    assert group_updates is not None
+    return group_updates
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -216,29 +222,46 @@ def as_one_group(replies: Replies, parameters: int, peak_norm: float = 0.0) -> G
 
 
 class _AllDraws(NamedTuple):
-    """The paths of all draws, and CFL's quantities on them."""
+    """CFL's quantities on the paths of all draws.
 
-    paths: Sequence[CutPath]
+    Attributes:
+        splits: The quantities of each group that CFL must cut, in any draw.
+        kept: The quantities of each group that must stay whole, in any draw.
+        first_mean_norm: The least of all draws, as in :class:`CutPath`.
+        probed_mean_norm: The greatest of all draws.
+        probed_gamma_bound: The least of all draws.
+    """
+
     splits: Sequence[GroupCriteria]
     kept: Sequence[GroupCriteria]
+    first_mean_norm: float
+    probed_mean_norm: float
+    probed_gamma_bound: float
 
     @classmethod
-    def of(cls, paths: Sequence[CutPath]) -> _AllDraws:
-        splits: list[GroupCriteria] = []
-        kept: list[GroupCriteria] = []
-        for path in paths:
-            splits += path.splits
-            kept += path.kept
-        return cls(paths, splits, kept)
+    def of(cls, cut_paths: Sequence[CutPath]) -> _AllDraws:
+        split_criteria: list[GroupCriteria] = []
+        kept_criteria: list[GroupCriteria] = []
+        for path_of_draw in cut_paths:
+            split_criteria += path_of_draw.splits
+            kept_criteria += path_of_draw.kept
+        # A setting must suit every draw, so the value that leaves the least room counts.
+        return cls(
+            splits=split_criteria,
+            kept=kept_criteria,
+            first_mean_norm=min(map(attrgetter("first_mean_norm"), cut_paths)),
+            probed_mean_norm=max(map(attrgetter("probed_mean_norm"), cut_paths)),
+            probed_gamma_bound=min(map(attrgetter("probed_gamma_bound"), cut_paths)),
+        )
 
 
 def cfl_advice(
-    paths: Sequence[CutPath], groups: Groups, reliabilities: np.ndarray, firm: bool
+    cut_paths: Sequence[CutPath], groups: Groups, reliabilities: np.ndarray, firm: bool
 ) -> Advice:
     """CFL's settings for which the cuts of every draw end in the groups found.
 
     Args:
-        paths: The cuts of each draw.
+        cut_paths: The cuts of each draw.
         groups: The groups found.
         reliabilities: The clients' reliabilities ρ, ``(n,)``.
         firm: As for :func:`~coterie.contrib.suggest.suggestion.sureness`.
@@ -247,15 +270,16 @@ def cfl_advice(
         The advice.
     """
     wanted_labels = group_labels(groups)
-    ari = min(adjusted_rand(group_labels(path.groups), wanted_labels) for path in paths)
-    if ari < 1:
-        return no_advice(CFL.name, RELATIVE_SCALE, "CFL's cut goes through a group", ari)
-    draws = _AllDraws.of(paths)
-    ranges = [_eps2_range(draws), _gamma_max_range(draws)]
+    rand_index = min(adjusted_rand(group_labels(path.groups), wanted_labels) for path in cut_paths)
+    if rand_index < 1:
+        return no_advice(CFL.name, RELATIVE_SCALE, "CFL's cut goes through a group", rand_index)
+    all_draws = _AllDraws.of(cut_paths)
+    ranges = [_eps2_range(all_draws), _gamma_max_range(all_draws)]
     # A group is cut only if all criteria are met, so one of these is enough to keep a group whole.
-    margin = max(each_range.margin for each_range in ranges)
-    if draws.splits:
-        eps1_range = _eps1_range(draws)
+    margin = max(map(attrgetter("margin"), ranges))
+    # Without a group to be cut, any eps1 is right.
+    if all_draws.splits:
+        eps1_range = _eps1_range(all_draws)
         ranges.insert(0, eps1_range)
         margin = min(margin, eps1_range.margin)
     settings = {each_range.setting: each_range.value for each_range in ranges}
@@ -267,11 +291,11 @@ def cfl_advice(
         margin=margin,
         sure=sureness(margin, firm),
         ari=1.0,
-        text=_words(draws, reliabilities),
+        text=_words(all_draws, reliabilities),
     )
 
 
-def _eps1_range(draws: _AllDraws) -> Range:
+def _eps1_range(all_draws: _AllDraws) -> Range:
     """The range of eps1.
 
     It is above the norm of the mean update at the probed model, and above the norm that noise alone
@@ -279,32 +303,30 @@ def _eps1_range(draws: _AllDraws) -> Range:
     stationary point.
     """
     # Below the ends: what CFL sees near a stationary point. Above: what it sees in the beginning.
-    noise_norms = [group.noise_norm for group in draws.splits]
-    low = max([*noise_norms, *(path.probed_mean_norm for path in draws.paths)])
-    high = min(path.first_mean_norm for path in draws.paths)
-    value = shortest(middle(low, high), low, high) if low < high else None
-    return Range("eps1", low, high, value, ratio(low, high))
+    noise_norms = [group.noise_norm for group in all_draws.splits]
+    lower_end = max([*noise_norms, all_draws.probed_mean_norm])
+    upper_end = all_draws.first_mean_norm
+    value = None
+    if lower_end < upper_end:
+        value = shortest(middle(lower_end, upper_end), lower_end, upper_end)
+    return Range("eps1", lower_end, upper_end, value, ratio(lower_end, upper_end))
 
 
-def _eps2_range(draws: _AllDraws) -> Range:
+def _eps2_range(all_draws: _AllDraws) -> Range:
     """The range of eps2, a bound on the greatest norm of a client."""
-    kept_norms = [group.client_norm for group in draws.kept]
-    split_norms = [group.client_norm for group in draws.splits]
-    return _range_between("eps2", kept_norms, split_norms)
+    return _range_between("eps2", all_draws, attrgetter("client_norm"))
 
 
-def _gamma_max_range(draws: _AllDraws) -> Range:
+def _gamma_max_range(all_draws: _AllDraws) -> Range:
     """The range of gamma_max, a bound on the noise of updates."""
-    kept_bounds = [group.gamma_bound for group in draws.kept]
-    split_bounds = [group.gamma_bound for group in draws.splits]
-    original_bound = min(path.probed_gamma_bound for path in draws.paths)
-    return _range_between("gamma_max", kept_bounds, split_bounds, original_bound)
+    original_bound = all_draws.probed_gamma_bound
+    return _range_between("gamma_max", all_draws, attrgetter("gamma_bound"), original_bound)
 
 
 def _range_between(
     setting: str,
-    kept_values: Sequence[float],
-    split_values: Sequence[float],
+    all_draws: _AllDraws,
+    quantity: Callable[[GroupCriteria], float],
     original_value: float = math.inf,
 ) -> Range:
     """The range above the values of groups that must stay whole and below those of groups that must be cut (1 if none must).
@@ -312,35 +334,39 @@ def _range_between(
     ``original_value``: the value of all clients together away from the stationary point, which
         counts if it is lower.
     """
-    low = max(kept_values, default=0.0)
-    high = min(split_values, default=1.0)
+    lower_end = max(map(quantity, all_draws.kept), default=0.0)
+    upper_end = min(map(quantity, all_draws.splits), default=1.0)
     # A group to be cut must exceed the value by far, as its quantities change during a run.
-    value = middle(low, high)
-    if split_values:
+    value = middle(lower_end, upper_end)
+    if all_draws.splits:
         value = min(
             value,
-            high / SAFETY_FACTORS[setting],
-            max(original_value, high / MAX_GAMMA_FACTOR),
+            upper_end / SAFETY_FACTORS[setting],
+            max(original_value, upper_end / MAX_GAMMA_FACTOR),
         )
-    return Range(setting, low, high, float(f"{value:.2g}"), ratio(low, high))
+    return Range(setting, lower_end, upper_end, float(f"{value:.2g}"), ratio(lower_end, upper_end))
 
 
-def _words(draws: _AllDraws, reliabilities: np.ndarray) -> str:
+def _words(all_draws: _AllDraws, reliabilities: np.ndarray) -> str:
     """The numbers that were compared, besides the ranges."""
-    bounds = []
-    if draws.kept:
-        bounds.append(f"{max(group.gamma_bound for group in draws.kept):.2f} within a group")
-    if draws.splits:
-        bounds.append(f"{min(group.gamma_bound for group in draws.splits):.2f} at every cut")
-    text = f"at a stationary point, gamma may be up to {' and '.join(bounds)}"
-    if not draws.splits:
+    gamma_bound = attrgetter("gamma_bound")
+    bound_words = []
+    if all_draws.kept:
+        bound_words.append(f"{max(map(gamma_bound, all_draws.kept)):.2f} within a group")
+    if all_draws.splits:
+        bound_words.append(f"{min(map(gamma_bound, all_draws.splits)):.2f} at every cut")
+    text = f"at a stationary point, gamma may be up to {' and '.join(bound_words)}"
+    if not all_draws.splits:
         return text
     # γ, the noise of an update relative to its signal, from the share of signal ρ = 1 / (1 + γ²).
-    gammas = [math.sqrt(1 / rho - 1) if rho > 0 else math.inf for rho in reliabilities.tolist()]
-    text += f"; measured gamma: median {float(np.median(gammas)):.2f}, maximum {max(gammas):.2f}"
+    measured_gammas = [
+        math.sqrt(1 / reliability - 1) if reliability > 0 else math.inf
+        for reliability in reliabilities.tolist()
+    ]
+    text += f"; measured gamma: median {float(np.median(measured_gammas)):.2f}, maximum {max(measured_gammas):.2f}"
     # Whether the probed model is near a stationary point.
-    probed_norm = max(path.probed_mean_norm for path in draws.paths)
-    first_norm = min(path.first_mean_norm for path in draws.paths)
+    probed_norm = all_draws.probed_mean_norm
+    first_norm = all_draws.first_mean_norm
     text += f"; the mean update's norm is {probed_norm:.2f} of the greatest at this model, {first_norm:.2f} at the first"
     if probed_norm >= first_norm:
         text += ": this is not near a stationary point, so probe a later round"

@@ -24,6 +24,7 @@ def options(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print a suggestion; returns the exit status."""
+    # Imported here, so that help appears immediately.
     from coterie.cli.commands import given
     from coterie.contrib.suggest.screen import screen
     from coterie.contrib.suggest.suggesting import MAX_PROBE_EXCHANGES, suggest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -57,12 +58,16 @@ def cut_of(client_distances: np.ndarray, linkage: str, group_labels: np.ndarray)
     if same_partition(cut_dendrogram(merges, groups=num_groups), group_labels):
         # With g groups, n - g merges have been made: the last of them bounds the threshold from
         # below, the next one from above.
-        heights = [0.0, *merges[:, 2].tolist(), math.inf]
-        return Cut(heights[num_clients - num_groups], heights[num_clients - num_groups + 1], 1.0)
+        merge_heights = [0.0, *merges[:, 2].tolist(), math.inf]
+        return Cut(
+            merge_heights[num_clients - num_groups],
+            merge_heights[num_clients - num_groups + 1],
+            1.0,
+        )
     # No cut gives the groups. How near does the best one come?
     similarities = [
-        adjusted_rand(cut_dendrogram(merges, groups=count), group_labels)
-        for count in range(1, num_clients + 1)
+        adjusted_rand(cut_dendrogram(merges, groups=num_cut_groups), group_labels)
+        for num_cut_groups in range(1, num_clients + 1)
     ]
     return Cut(math.inf, 0.0, max(similarities))
 
@@ -70,10 +75,11 @@ def cut_of(client_distances: np.ndarray, linkage: str, group_labels: np.ndarray)
 def common_cut(cuts: Iterable[Cut]) -> Cut:
     """The thresholds that are right in each of several dendrograms of the same clients."""
     all_cuts = list(cuts)
+    # The range that all of them have in common.
     return Cut(
-        max(cut.low for cut in all_cuts),
-        min(cut.high for cut in all_cuts),
-        min(cut.ari for cut in all_cuts),
+        low=max(map(attrgetter("low"), all_cuts)),
+        high=min(map(attrgetter("high"), all_cuts)),
+        ari=min(map(attrgetter("ari"), all_cuts)),
     )
 
 
@@ -110,8 +116,10 @@ class Geometry:
         # A threshold is right if it is right in every draw.
         cut = common_cut(cut_of(draw, self.linkage, group_labels) for draw in self.draws)
         if not cut.has_room():
-            reason = "they are not in its tree" if cut.ari < 1 else "none is right in both probes"
-            text = f"no threshold gives these groups: {reason}"
+            failure_reason = (
+                "they are not in its tree" if cut.ari < 1 else "none is right in both probes"
+            )
+            text = f"no threshold gives these groups: {failure_reason}"
             return no_advice(self.method, self.compared, text, cut.ari)
         margin = ratio(cut.low, cut.high)
         threshold_range = _similarity_range(cut) if self.similarity else _distance_range(cut)
@@ -129,10 +137,10 @@ class Geometry:
     def _words(self, cut: Cut) -> str:
         """The heights between which the threshold lies."""
         quantity = "distance 1 - cos, " if self.similarity else ""
-        across = f"lowest merge across {cut.high:.3g}"
+        across_words = f"lowest merge across {cut.high:.3g}"
         if math.isinf(cut.high):
-            across = "no merge across"
-        return f"{quantity}{self.linkage} linkage: highest merge within a group {cut.low:.3g}, {across}"
+            across_words = "no merge across"
+        return f"{quantity}{self.linkage} linkage: highest merge within a group {cut.low:.3g}, {across_words}"
 
 
 def _distance_range(cut: Cut) -> Range:
@@ -144,8 +152,10 @@ def _distance_range(cut: Cut) -> Range:
 def _similarity_range(cut: Cut) -> Range:
     """The range as similarities: groups merge while their similarity is above the threshold, so the ends change places."""
     # Cosine similarities are at least -1.
-    lowest = max(1 - cut.high, -1.0)
-    highest = 1 - cut.low
+    lowest_similarity = max(1 - cut.high, -1.0)
+    highest_similarity = 1 - cut.low
     value = max(1 - middle(cut.low, cut.high), -1.0)
-    rounded = shortest(value, lowest, highest)
-    return Range("threshold", lowest, highest, rounded, ratio(cut.low, cut.high))
+    rounded_value = shortest(value, lowest_similarity, highest_similarity)
+    return Range(
+        "threshold", lowest_similarity, highest_similarity, rounded_value, ratio(cut.low, cut.high)
+    )

@@ -65,13 +65,15 @@ def stored_position(run: Run) -> Position:
     return position
 
 
-def start_of(assignment: Assignment, position: Position, lines: list[Line]) -> StartingPoint:
+def start_of(
+    assignment: Assignment, position: Position, recorded_lines: list[Line]
+) -> StartingPoint:
     """The model from which to probe.
 
     Args:
         assignment: The models that serve the clients.
         position: The position of the run.
-        lines: The records of the run.
+        recorded_lines: The records of the run.
 
     Returns:
         The model that serves all clients; else the last model that all clients shared before they
@@ -82,23 +84,29 @@ def start_of(assignment: Assignment, position: Position, lines: list[Line]) -> S
         return _mean_of_served(assignment, position)
     # Either it serves all clients now, or it is the last model before they were divided.
     model = assignment.models[shared_row]
-    if all(row == shared_row for row in assignment.row.values()):
+    if all(served_row == shared_row for served_row in assignment.row.values()):
         return StartingPoint(model, position.round, "the model that serves all clients", True)
     # The model was trained by all clients until the round before the one that divided them.
     first_divided_round = position.round + 1
-    for line in lines:
-        if len(line["groups"]) > 1:
-            first_divided_round = line["round"]
+    for recorded_line in recorded_lines:
+        if len(recorded_line["groups"]) > 1:
+            first_divided_round = recorded_line["round"]
             break
-    words = "the last model shared by all clients"
-    return StartingPoint(model, first_divided_round - 1, words, True)
+    model_words = "the last model shared by all clients"
+    return StartingPoint(model, first_divided_round - 1, model_words, True)
 
 
 def _last_shared_row(assignment: Assignment) -> int | None:
     """The last model on every client's path from the root; None if there is none."""
-    paths = [assignment.path.get(client, (row,)) for client, row in assignment.row.items()]
-    shared_rows = [row for row in paths[0] if all(row in path for path in paths)]
-    return shared_rows[-1] if shared_rows else None
+    # Each client's models from the root to the one that serves it.
+    rows_on_paths = []
+    for client, model_row in assignment.row.items():
+        rows_on_paths.append(assignment.path.get(client, (model_row,)))
+    last_shared_row = None
+    for model_row in rows_on_paths[0]:
+        if all(model_row in rows_on_path for rows_on_path in rows_on_paths):
+            last_shared_row = model_row
+    return last_shared_row
 
 
 def _any_own_layers(assignment: Assignment, position: Position) -> bool:
@@ -111,19 +119,19 @@ def _mean_of_served(assignment: Assignment, position: Position) -> StartingPoint
     # A client with own layers has a model of its own; the others share those of their rows. A dict
     # and not a set: sums of floats depend on the order, which must be the same in every process.
     served_models: dict[tuple[int, Client | None], None] = {}
-    for client, row in assignment.row.items():
+    for client, model_row in assignment.row.items():
         has_own_layers = position.own(assignment, client) is not None
-        served_models[row, client if has_own_layers else None] = None
-    total = sum(
+        served_models[model_row, client if has_own_layers else None] = None
+    model_sum = sum(
         own_layers(
-            assignment.models[row],
+            assignment.models[model_row],
             None if client is None else position.own(assignment, client),
         )
-        for row, client in served_models
+        for model_row, client in served_models
     )
-    assert isinstance(total, Tensor)
-    words = f"the mean of the {len(served_models)} models that serve clients"
-    return StartingPoint(total / len(served_models), position.round, words, False)
+    assert isinstance(model_sum, Tensor)
+    model_words = f"the mean of the {len(served_models)} models that serve clients"
+    return StartingPoint(model_sum / len(served_models), position.round, model_words, False)
 
 
 class ProbedClients:
@@ -159,13 +167,13 @@ class ProbedClients:
         self.left_out: Mapping[Client, str] = {}
         self.exchanges = 0
 
-    def halves(self, start: StartingPoint) -> Evidence:
+    def halves(self, starting_point: StartingPoint) -> Evidence:
         """Make one probe: updates from both halves of each client's data, with equal steps, as the method split-half does.
 
         Clients whose data cannot be halved are left out from then on.
 
         Args:
-            start: The model from which the clients train.
+            starting_point: The model from which the clients train.
 
         Returns:
             The evidence for the split-half test.
@@ -174,26 +182,28 @@ class ProbedClients:
             UserError: Fewer than two clients have data that can be halved.
         """
         # Both halves of every client take as many steps, so that their noise can be compared.
-        train_sizes = [
-            self.pool.wire.examples(len(self.world.clients[client].train))
-            for client in self.present
-        ]
+        train_sizes = []
+        for client in self.present:
+            num_examples = len(self.world.clients[client].train)
+            train_sizes.append(self.pool.wire.examples(num_examples))
         training = of_equal_steps(self.world.training, train_sizes)
         task = Task(offered=(0,), halves=True, training=training)
         plan = Plan(
-            models=start.model[None],
+            models=starting_point.model[None],
             tasks=dict.fromkeys(self.present, task),
             need="mean",
             columns=self.parameters,
         )
-        replies = self._ask(plan, start.round)
+        replies = self._ask(plan, starting_point.round)
         # The Gram matrix of the halves of clients that sent both.
         evidence = evidence_of(replies)
         if evidence is None:
-            client, reason = min(replies.refused.items(), default=(None, ""))
-            refused = f"; client {client} was refused: {reason}" if reason else ""
+            client, refusal_reason = min(replies.refused.items(), default=(None, ""))
+            refusal_words = (
+                f"; client {client} was refused: {refusal_reason}" if refusal_reason else ""
+            )
             raise UserError(
-                f"a probe needs two clients with enough training examples (or subjects) for two halves{refused}"
+                f"a probe needs two clients with enough training examples (or subjects) for two halves{refusal_words}"
             )
         # These clients cannot take part in the second probe either.
         not_halved = [client for client in replies.clients if client not in evidence.clients]
@@ -205,11 +215,11 @@ class ProbedClients:
         self.left_out = {**self.left_out, **reasons}
         self.present = tuple(client for client in self.present if client not in reasons)
 
-    def updates(self, start: StartingPoint, epochs: int | None = None) -> Replies:
+    def updates(self, starting_point: StartingPoint, epochs: int | None = None) -> Replies:
         """The update of each client.
 
         Args:
-            start: The model from which the clients train.
+            starting_point: The model from which the clients train.
             epochs: Epochs of training; None for those of a round.
 
         Returns:
@@ -219,19 +229,21 @@ class ProbedClients:
             UserError: A client was refused.
         """
         tasks = dict.fromkeys(self.present, Task(offered=(0,), epochs=epochs))
-        replies = self._ask(Plan(models=start.model[None], tasks=tasks, need="rows"), start.round)
+        replies = self._ask(
+            Plan(models=starting_point.model[None], tasks=tasks, need="rows"), starting_point.round
+        )
         if replies.refused:
-            client, reason = next(iter(replies.refused.items()))
-            raise UserError(f"the probe failed: client {client} was refused: {reason}")
+            client, refusal_reason = next(iter(replies.refused.items()))
+            raise UserError(f"the probe failed: client {client} was refused: {refusal_reason}")
         # The pool reuses this memory for the next replies.
         return replace(replies, updates=replies.all_updates.clone())
 
-    def _ask(self, plan: Plan, round: int) -> Replies:
+    def _ask(self, plan: Plan, round_number: int) -> Replies:
         self.pool.wire.check(plan, "suggest")
         self.exchanges += 1
         # Random numbers depend on the round and the exchange: none of the run are drawn again.
         exchange_number = FIRST_PROBE_EXCHANGE + self.exchanges
-        position = Position(round=round, exchange=exchange_number, state=None)
+        position = Position(round=round_number, exchange=exchange_number, state=None)
         replies, _ = exchange(self.pool, plan, position, self.seed, Clock())
         if self.progress:
             self.progress()

@@ -12,17 +12,17 @@ MAX_DIGITS = 16
 """Significant digits of a suggested value, at most."""
 
 
-def ratio(low: float, high: float) -> float:
+def ratio(lower_end: float, upper_end: float) -> float:
     """``high / low``; infinite if there is no bound below or above."""
-    return high / low if low > 0 else math.inf
+    return upper_end / lower_end if lower_end > 0 else math.inf
 
 
-def middle(low: float, high: float) -> float:
+def middle(lower_end: float, upper_end: float) -> float:
     """The middle of a range, as ratios.
 
     Args:
-        low: The lower end; 0 for none.
-        high: The upper end; infinite for none.
+        lower_end: The lower end; 0 for none.
+        upper_end: The upper end; infinite for none.
 
     Returns:
         The geometric mean of the ends; with one end only, a value at the ratio
@@ -32,18 +32,19 @@ def middle(low: float, high: float) -> float:
         >>> middle(1.0, 4.0), middle(2.0, math.inf), middle(0.0, 3.0)
         (2.0, 3.0, 2.0)
     """
-    if math.isinf(high):
-        return ONE_ENDED_RATIO * low if low > 0 else 1.0
-    return math.sqrt(low * high) if low > 0 else high / ONE_ENDED_RATIO
+    # How far apart two ends would be is not known from one of them.
+    if math.isinf(upper_end):
+        return ONE_ENDED_RATIO * lower_end if lower_end > 0 else 1.0
+    return math.sqrt(lower_end * upper_end) if lower_end > 0 else upper_end / ONE_ENDED_RATIO
 
 
-def shortest(value: float, low: float, high: float) -> float:
+def shortest(value: float, lower_end: float, upper_end: float) -> float:
     """Round a value to as few digits as possible.
 
     Args:
         value: The value, between the ends.
-        low: The lower end.
-        high: The upper end.
+        lower_end: The lower end.
+        upper_end: The upper end.
 
     Returns:
         The value with the fewest digits, at least two, that differs by at most a fifth of the
@@ -53,7 +54,8 @@ def shortest(value: float, low: float, high: float) -> float:
         >>> shortest(1.6449, 1.137, 2.382), shortest(0.99052, 0.9899, 0.9911)
         (1.6, 0.9905)
     """
-    max_error = min(value - low, high - value) / 5
+    # Rounding must not bring the value near an end.
+    max_error = min(value - lower_end, upper_end - value) / 5
     for digits in range(2, MAX_DIGITS + 1):
         rounded = float(f"{value:.{digits}g}")
         if abs(rounded - value) <= max_error:

@@ -27,7 +27,7 @@ GROUPS_ARE_ADVICE = (
 
 
 def own_probes(
-    method: Any, start: StartingPoint, finding: Finding, lines: Sequence[Line]
+    method: Any, starting_point: StartingPoint, finding: Finding, recorded_lines: Sequence[Line]
 ) -> OwnProbes:
     """How split-half comes to the groups found, and which groups are the advice if it finds others.
 
@@ -37,43 +37,47 @@ def own_probes(
 
     Args:
         method: The method of the run.
-        start: The model probed.
+        starting_point: The model probed.
         finding: The groups.
-        lines: The records of the run.
+        recorded_lines: The records of the run.
 
     Returns:
         The settings and the reasons.
     """
     # Groups that split-half has found at this level need no further test.
     if finding.of_run:
-        text = "split-half found these groups in this run, at the same level: they are the advice"
-        return OwnProbes({}, None, f"{text}, though its next reviews may still move single clients")
+        advice_words = (
+            "split-half found these groups in this run, at the same level: they are the advice"
+        )
+        return OwnProbes(
+            {}, None, f"{advice_words}, though its next reviews may still move single clients"
+        )
     if len(finding.groups) == 1:
         return OwnProbes({}, None, ONE_GROUP_IS_NO_PROOF)
-    text = GROUPS_ARE_ADVICE
+    advice_words = GROUPS_ARE_ADVICE
     # A run of split-half keeps its settings; any other takes part with its own fraction.
     if isinstance(method, SplitHalf):
-        text += _earlier_tests(lines)
+        advice_words += _earlier_tests(recorded_lines)
         split_half = method
     else:
         split_half = SplitHalf(fraction=needs_of(method).fraction)
     # A model that no run shares cannot be probed by a run.
-    if not start.shared:
-        return OwnProbes({}, None, text)
+    if not starting_point.shared:
+        return OwnProbes({}, None, advice_words)
     # Its first probe starts from the model of this round, after at least one round of training.
-    split_half = replace(split_half, first_probe=max(start.round + 1, 2))
+    split_half = replace(split_half, first_probe=max(starting_point.round + 1, 2))
     last_probe = split_half.first_probe + (SPLIT_HALF_PROBES - 1) * split_half.probe_every
-    text += "; with the options below, it tests this one"
-    return OwnProbes(asdict(split_half), last_probe + 1, text)
+    advice_words += "; with the options below, it tests this one"
+    return OwnProbes(asdict(split_half), last_probe + 1, advice_words)
 
 
-def _earlier_tests(lines: Sequence[Line]) -> str:
+def _earlier_tests(recorded_lines: Sequence[Line]) -> str:
     """In how many rounds split-half has tested groups of this run; empty if in none."""
     p_of_round: dict[int, float] = {}
-    for line in lines:
-        for note in line["notes"]:
+    for recorded_line in recorded_lines:
+        for note in recorded_line["notes"]:
             if "p" in note["numbers"]:
-                p_of_round[line["round"]] = note["numbers"]["p"]
+                p_of_round[recorded_line["round"]] = note["numbers"]["p"]
     if not p_of_round:
         return ""
     smallest_p = min(p_of_round.values())
@@ -82,11 +86,11 @@ def _earlier_tests(lines: Sequence[Line]) -> str:
     )
 
 
-def caveats(start: StartingPoint, finding: Finding, run_groups: Groups) -> Iterator[str]:
+def caveats(starting_point: StartingPoint, finding: Finding, run_groups: Groups) -> Iterator[str]:
     """Reasons to trust the finding less.
 
     Args:
-        start: The model probed.
+        starting_point: The model probed.
         finding: The groups.
         run_groups: The groups of the run.
     """
@@ -103,13 +107,13 @@ def caveats(start: StartingPoint, finding: Finding, run_groups: Groups) -> Itera
         yield f"the groups are the run's; at this model the probes alone find {groups_found}, so thresholds are uncertain"
     # The group that most likely consists of several.
     if finding.doubt is not None:
-        size = len(finding.groups[finding.alike.index(finding.doubt)])
+        num_members = len(finding.groups[finding.alike.index(finding.doubt)])
         if finding.doubt < finding.level:
-            yield f"{size} clients stay in one group, but differ (p {finding.doubt:.2g}): no split was found"
+            yield f"{num_members} clients stay in one group, but differ (p {finding.doubt:.2g}): no split was found"
         else:
-            yield f"{size} clients are in one group, but p = {finding.doubt:.2g} is small: more data may show several"
-    if not start.shared:
-        yield f"clients were probed from {start.words}, where no run clusters clients: its thresholds may differ"
+            yield f"{num_members} clients are in one group, but p = {finding.doubt:.2g} is small: more data may show several"
+    if not starting_point.shared:
+        yield f"clients were probed from {starting_point.words}, where no run clusters clients: its thresholds may differ"
     # Clients that differ gradually split into single clients, if data are many.
     single_clients = sum(len(group) == 1 for group in finding.groups)
     if 2 * single_clients > len(finding.groups) > 1:

@@ -51,12 +51,14 @@ SCREEN_COLUMNS = (
 
 def screen(suggestion: Suggestion) -> Together:
     """Return all of a suggestion as a rich object."""
-    head = Text(f"{suggestion.scenario}, {suggestion.method}, seed {suggestion.seed}", style="bold")
-    head.append(
+    title_line = Text(
+        f"{suggestion.scenario}, {suggestion.method}, seed {suggestion.seed}", style="bold"
+    )
+    title_line.append(
         f": probed from {suggestion.start}, after round {suggestion.round}", style="not bold"
     )
-    parts: list[RenderableType] = [
-        head,
+    screen_parts: list[RenderableType] = [
+        title_line,
         *_finding(suggestion.finding, labels(suggestion.names, suggestion.finding.clients)),
         Text(suggestion.split_half.text),
         Text(""),
@@ -66,18 +68,19 @@ def screen(suggestion: Suggestion) -> Together:
     # The options to run, one line per method.
     split_half = suggestion.split_half
     if split_half.rounds is not None:
-        parts.append(_options("split-half", split_half.settings, split_half.rounds))
+        screen_parts.append(_options("split-half", split_half.settings, split_half.rounds))
     for method in dict.fromkeys(advice.method for advice in suggestion.advice):
-        parts.append(_options(method, suggestion.best(method).settings))
+        screen_parts.append(_options(method, suggestion.best(method).settings))
     notes = _notes(suggestion)
     if notes:
-        parts.append(Text(""))
-        parts += [Text(note, style="dim") for note in dict.fromkeys(notes)]
-    return Together(*parts)
+        screen_parts.append(Text(""))
+        screen_parts += [Text(note, style="dim") for note in dict.fromkeys(notes)]
+    return Together(*screen_parts)
 
 
 def _notes(suggestion: Suggestion) -> list[str]:
     """Reasons for caution, the clients left out, and the numbers behind advice that the table does not explain."""
+    # Reasons for caution first: they concern all of the advice.
     notes = list(suggestion.caveats)
     for client, reason in suggestion.left_out.items():
         notes.append(f"client {suggestion.names.get(client, client)} was left out: {reason}")
@@ -90,14 +93,14 @@ def _notes(suggestion: Suggestion) -> list[str]:
 def _finding(finding: Finding, shown_ids: Mapping[int, ClientId]) -> Iterator[Text]:
     """The groups and how they were found, line by line."""
     if finding.of_run:
-        origin = "of the run"
+        origin_words = "of the run"
     elif finding.same:
-        origin = "found by each of two probes"
+        origin_words = "found by each of two probes"
     else:
-        origin = "confirmed by two probes together, but not found by each"
-    groups = count(len(finding.groups), "group")
+        origin_words = "confirmed by two probes together, but not found by each"
+    group_count = count(len(finding.groups), "group")
     yield Text(
-        f"{len(finding.clients)} clients, p = {finding.p:.2g} for a single group: {groups}, {origin}"
+        f"{len(finding.clients)} clients, p = {finding.p:.2g} for a single group: {group_count}, {origin_words}"
     )
     # The first groups, then how many more there are.
     for group in finding.groups[:MAX_LISTED_GROUPS]:
@@ -123,6 +126,7 @@ def _table(suggestion: Suggestion) -> Table:
             f"{advice.ari:.2f}",
             Text(advice.sure, style=CONFIDENCE_STYLES[advice.sure]),
         )
+        # A method without a range cannot make the groups: only how near it comes is shown.
         if not advice.ranges:
             table.add_row(*first_cells, "-", "", "", "", "", *last_cells)
         for each_range in advice.ranges:
@@ -141,14 +145,14 @@ def _range_cells(advice: Advice, each_range: Range) -> tuple[str, ...]:
     has_margin = not math.isinf(each_range.margin)
     has_high = not math.isinf(each_range.high)
     has_low = has_margin or not has_high or each_range.low > 0
-    low = f"{each_range.low:.3g}" if has_low else ""
-    high = f"{each_range.high:.3g}" if has_high else ""
+    low_cell = f"{each_range.low:.3g}" if has_low else ""
+    high_cell = f"{each_range.high:.3g}" if has_high else ""
     # No value helps if the settings together cannot make the groups.
-    value = ""
+    value_cell = ""
     if each_range.value is not None and advice.settings:
-        value = f"{each_range.value:g}"
-    room = f"x {each_range.margin:.2f}" if has_margin else ""
-    return each_range.setting, low, high, value, room
+        value_cell = f"{each_range.value:g}"
+    room_cell = f"x {each_range.margin:.2f}" if has_margin else ""
+    return each_range.setting, low_cell, high_cell, value_cell, room_cell
 
 
 def _options(method: str, settings: Mapping[str, Any], rounds: int | None = None) -> Text:
@@ -156,12 +160,20 @@ def _options(method: str, settings: Mapping[str, Any], rounds: int | None = None
     if not settings:
         return Text(f"{method}: nothing to suggest")
     defaults = METHODS[method]()
-    changed = {name: value for name, value in settings.items() if getattr(defaults, name) != value}
+    changed_settings = {
+        setting_name: setting_value
+        for setting_name, setting_value in settings.items()
+        if getattr(defaults, setting_name) != setting_value
+    }
     # In a run of no more rounds than the warm-up, clients would not be clustered.
-    if "warmup" in changed and not rounds:
-        rounds = 2 * changed["warmup"]
-    options = [f"--method {method}"]
-    options += [f"--set {method}.{name}={value}" for name, value in changed.items()]
+    if "warmup" in changed_settings and not rounds:
+        rounds = 2 * changed_settings["warmup"]
+    # As they are typed after `coterie run SCENARIO`.
+    option_words = [f"--method {method}"]
+    option_words += [
+        f"--set {method}.{setting_name}={setting_value}"
+        for setting_name, setting_value in changed_settings.items()
+    ]
     if rounds:
-        options.append(f"--rounds {rounds}")
-    return Text(" ".join(options))
+        option_words.append(f"--rounds {rounds}")
+    return Text(" ".join(option_words))

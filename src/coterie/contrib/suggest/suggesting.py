@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from coterie.contrib.suggest.suggestion import (
     Finding,
     Suggestion,
     group_labels,
+    lie_within,
     no_advice,
 )
 from coterie.core import Assignment, Client, Federation, Groups, Replies, as_groups, needs_of
@@ -100,21 +102,25 @@ def suggest(
     probed_run.experiment.check_secret()
     position = stored_position(probed_run)
     federation, pool = _federation_and_pool(probed_run, data, workers)
-    lines = probed_run.record.lines()
+    recorded_lines = probed_run.record.lines()
     # A checkpoint that does not fit the clients or the model is damaged.
     with from_stored(probed_run.record.checkpoints.path(position.round)):
         assignment: Assignment = probed_run.method.assignment(position.state)
-        start = start_of(assignment, position, lines)
+        starting_point = start_of(assignment, position, recorded_lines)
         unknown_clients = set(position.members) - set(pool.world.clients)
         if unknown_clients:
             raise ValueError(f"there is no client {min(unknown_clients)}")
-        size = pool.wire.layout.size
-        if start.model.shape != (size,):
-            raise ValueError(f"a model must have shape ({size},), got {tuple(start.model.shape)}")
+        row_size = pool.wire.layout.size
+        if starting_point.model.shape != (row_size,):
+            raise ValueError(
+                f"a model must have shape ({row_size},), got {tuple(starting_point.model.shape)}"
+            )
     # The probes, and the advice from them.
     with pool:
-        clients = ProbedClients(pool, federation.parameters, position, probed_run.seed, progress)
-        evidence = _Probing(probed_run, clients, federation, start)
+        probed_clients = ProbedClients(
+            pool, federation.parameters, position, probed_run.seed, progress
+        )
+        evidence = _Probing(probed_run, probed_clients, federation, starting_point)
         finding, probes = evidence.finding(split_groups(position.state))
         advice = tuple(evidence.advice(finding, probes))
     return Suggestion(
@@ -122,14 +128,14 @@ def suggest(
         method=probed_run.method.name,
         scenario=probed_run.experiment.scenario,
         seed=probed_run.seed,
-        start=start.words,
-        round=start.round,
+        start=starting_point.words,
+        round=starting_point.round,
         finding=finding,
-        split_half=own_probes(probed_run.method, start, finding, lines),
+        split_half=own_probes(probed_run.method, starting_point, finding, recorded_lines),
         advice=advice,
-        caveats=tuple(caveats(start, finding, assignment.groups)),
-        left_out=clients.left_out,
-        exchanges=clients.exchanges,
+        caveats=tuple(caveats(starting_point, finding, assignment.groups)),
+        left_out=probed_clients.left_out,
+        exchanges=probed_clients.exchanges,
         names=pool.world.client_names,
     )
 
@@ -141,12 +147,13 @@ def suggest(
 def _only_run(folder: Folder, trust_code: bool, secret: int | None) -> Run:
     """The run in ``folder``, which must be the only one."""
     # Which of several runs is meant cannot be guessed: they may have other clients.
-    runs = reopen(folder, trust_code=trust_code, secret=secret)
-    if len(runs) > 1:
+    reopened_runs = reopen(folder, trust_code=trust_code, secret=secret)
+    if len(reopened_runs) > 1:
         raise UserError(
-            f"{folder} holds {len(runs)} runs, and a suggestion is for one; give one, for example {runs[0].folder}"
+            f"{folder} holds {len(reopened_runs)} runs, and a suggestion is for one; "
+            f"give one, for example {reopened_runs[0].folder}"
         )
-    only_run = runs[0]
+    only_run = reopened_runs[0]
     if only_run.record.begun and "data" not in only_run.record.description()["world"]:
         raise UserError(
             f"{folder} is of a federation, whose clients are on other machines and cannot be probed here; "
@@ -187,8 +194,8 @@ def split_groups(state: Any) -> Groups:
 
 
 def finding_of(
-    first: Evidence,
-    second: Evidence,
+    first_probe: Evidence,
+    second_probe: Evidence,
     clients: tuple[Client, ...],
     level: float,
     run_groups: Groups = (),
@@ -198,8 +205,8 @@ def finding_of(
     If some of these are not within one of the groups of the run, those of the run are taken.
 
     Args:
-        first: The first probe.
-        second: The second probe.
+        first_probe: The first probe.
+        second_probe: The second probe.
         clients: The clients that took part in both.
         level: The level of the test.
         run_groups: The groups into which split-half has split the run; empty for none.
@@ -208,30 +215,36 @@ def finding_of(
         The finding.
     """
     # Groups that both probes confirm, or those of the run if these do not divide them further.
-    probes = [first.of(clients), second.of(clients)]
-    groups = confirmed(level, *probes)
+    probes = [first_probe.of(clients), second_probe.of(clients)]
+    groups_found = confirmed(level, *probes)
     run_groups = _groups_of_present(run_groups, clients)
-    if run_groups and not _divides_further(groups, run_groups):
-        groups = run_groups
+    if run_groups and not lie_within(groups_found, run_groups):
+        groups_found = run_groups
     # Clients that the probes put into different groups are in none.
-    decided_clients = tuple(sorted(client for group in groups for client in group))
+    decided_clients = tuple(sorted(chain.from_iterable(groups_found)))
     # The groups that each probe finds by itself, as positions and as clients.
-    alone = [congruent_groups(probe.products.numpy(), level).groups for probe in probes]
-    first_alone, second_alone = (
-        as_groups([clients[i] for i in positions] for positions in groups_alone)
-        for groups_alone in alone
-    )
-    reliabilities = [reliability(probe.of(decided_clients).products.numpy()) for probe in probes]
+    partitions = []
+    groups_alone = []
+    reliabilities = []
+    for probe in probes:
+        partition = congruent_groups(probe.products.numpy(), level).groups
+        partitions.append(partition)
+        groups_alone.append(
+            as_groups([clients[position] for position in positions] for positions in partition)
+        )
+        reliabilities.append(reliability(probe.of(decided_clients).products.numpy()))
+    # For each group, the test that its members are alike, on both probes together.
+    p_values = [together(first_probe.of(group), second_probe.of(group)) for group in groups_found]
     return Finding(
         clients=decided_clients,
         level=level,
         p=together(*probes),
-        groups=groups,
-        alone=(first_alone, second_alone),
-        agreement=adjusted_rand(*map(labels_of, alone)),
-        alike=tuple(together(first.of(group), second.of(group)) for group in groups),
+        groups=groups_found,
+        alone=(groups_alone[0], groups_alone[1]),
+        agreement=adjusted_rand(*map(labels_of, partitions)),
+        alike=tuple(p_values),
         reliability=tuple(np.mean(reliabilities, axis=0).tolist()),
-        of_run=groups == run_groups,
+        of_run=groups_found == run_groups,
     )
 
 
@@ -240,15 +253,10 @@ def _groups_of_present(groups: Groups, clients: tuple[Client, ...]) -> Groups:
     present = set(clients)
     present_groups = []
     for group in groups:
-        members = tuple(client for client in group if client in present)
-        if members:
-            present_groups.append(members)
+        present_members = tuple(client for client in group if client in present)
+        if present_members:
+            present_groups.append(present_members)
     return as_groups(present_groups)
-
-
-def _divides_further(groups: Groups, run_groups: Groups) -> bool:
-    """Whether each group lies within one of the groups of the run."""
-    return all(any(set(group) <= set(of_run) for of_run in run_groups) for group in groups)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -270,28 +278,28 @@ class _Probing:
         ``run_groups``: the groups of the run, if split-half has split it.
         """
         # Two draws of halves: both must find a group.
-        first = self.clients.halves(self.start)
-        second = self.clients.halves(self.start)
+        first_probe = self.clients.halves(self.start)
+        second_probe = self.clients.halves(self.start)
         method = self.run.method
         level = method.level if isinstance(method, SplitHalf) else SplitHalf().level
-        finding = finding_of(first, second, self.clients.present, level, run_groups)
+        finding = finding_of(first_probe, second_probe, self.clients.present, level, run_groups)
         # Thresholds are for the clients that are in a group; no other is asked again.
-        reason = "the two probes place it in different groups"
+        left_out_reason = "the two probes place it in different groups"
         if run_groups:
-            reason = "the run has not placed it in a group"
+            left_out_reason = "the run has not placed it in a group"
         undecided = set(self.clients.present) - set(finding.clients)
-        self.clients.leave_out(dict.fromkeys(sorted(undecided), reason))
-        return finding, [first.of(finding.clients), second.of(finding.clients)]
+        self.clients.leave_out(dict.fromkeys(sorted(undecided), left_out_reason))
+        return finding, [first_probe.of(finding.clients), second_probe.of(finding.clients)]
 
     def advice(self, finding: Finding, probes: Sequence[Evidence]) -> Iterator[Advice]:
         """The advice for every method, that for its default quantities first."""
-        labels = group_labels(finding.groups)
+        wanted_labels = group_labels(finding.groups)
         probed_replies = [self.clients.updates(self.start) for _ in range(PROBES)]
-        yield from self._flhc_advice(probed_replies, labels, finding.firm)
-        yield from self._acfl_advice(labels, finding.firm)
+        yield from self._flhc_advice(probed_replies, wanted_labels, finding.firm)
+        yield from self._acfl_advice(wanted_labels, finding.firm)
         # CFL's criteria compare a round from the first model with a round from the probed one.
         first_replies = self.clients.updates(self._first_model)
-        paths = []
+        cut_paths = []
         for probe, replies in zip(probes, probed_replies, strict=True):
             draw = ProbeDraw(
                 halves_gram=probe.products.numpy(),
@@ -299,16 +307,16 @@ class _Probing:
                 first=first_replies,
                 parameters=self.federation.parameters.stop,
             )
-            paths.append(cut_path(draw, finding.groups))
+            cut_paths.append(cut_path(draw, finding.groups))
         reliabilities = np.array(finding.reliability)
-        yield cfl_advice(paths, finding.groups, reliabilities, finding.firm)
+        yield cfl_advice(cut_paths, finding.groups, reliabilities, finding.firm)
 
     @property
     def _first_model(self) -> StartingPoint:
         return StartingPoint(self.federation.draw(0), 0, "the first model", True)
 
     def _flhc_advice(
-        self, probed_replies: Sequence[Replies], labels: np.ndarray, firm: bool
+        self, probed_replies: Sequence[Replies], wanted_labels: np.ndarray, firm: bool
     ) -> Iterator[Advice]:
         """Advice for each metric and linkage, from updates of the probed model."""
         updates = [reply.all_updates[:, self.federation.parameters] for reply in probed_replies]
@@ -322,19 +330,23 @@ class _Probing:
             except SettingError as error:
                 yield no_advice(FLHC.name, compared, str(error))
                 continue
-            if metric == "l1":
-                draws = [manhattan(rows) for rows in updates]
-            else:
-                draws = [distances(gram(rows), metric=metric) for rows in updates]
+            # The other metrics follow from the Gram matrix.
+            distances_of_draw = []
+            for update_rows in updates:
+                if metric == "l1":
+                    distances_of_draw.append(manhattan(update_rows))
+                else:
+                    distances_of_draw.append(distances(gram(update_rows), metric=metric))
             settings = {
                 "warmup": self.start.round,
                 "fraction": fraction,
                 "metric": metric,
                 "linkage": linkage,
             }
-            yield Geometry(FLHC.name, settings, compared, linkage, draws).advice(labels, firm)
+            geometry = Geometry(FLHC.name, settings, compared, linkage, distances_of_draw)
+            yield geometry.advice(wanted_labels, firm)
 
-    def _acfl_advice(self, labels: np.ndarray, firm: bool) -> Iterator[Advice]:
+    def _acfl_advice(self, wanted_labels: np.ndarray, firm: bool) -> Iterator[Advice]:
         """Advice by weights and by updates, with more epochs until one is clear."""
         for epochs in ACFL_EPOCHS:
             try:
@@ -343,7 +355,7 @@ class _Probing:
                 # The net has no dense layers, or the boundary hides layers.
                 yield no_advice(ACFL.name, "dense layers", str(error))
                 return
-            for_epochs = [geometry.advice(labels, firm) for geometry in geometries]
+            for_epochs = [geometry.advice(wanted_labels, firm) for geometry in geometries]
             yield from for_epochs
             # One clear threshold is enough, and more epochs cost exchanges.
             if any(advice.margin >= MIN_CLEAR_MARGIN for advice in for_epochs):
@@ -353,30 +365,33 @@ class _Probing:
         """The distances of the dense layers after ``epochs`` epochs of training from the first model."""
         self.run.experiment.boundary.check_method(ACFL())
         compared_layers = layers_compared(self.federation, (), needed=True)
-        columns = {layer: self.federation.columns[layer] for layer in compared_layers}
+        columns_of_layer = {layer: self.federation.columns[layer] for layer in compared_layers}
         # ACFL clusters by a first training of all clients, from the first model.
-        update_draws = [
-            self.clients.updates(self._first_model, epochs).all_updates for _ in range(PROBES)
-        ]
+        update_draws = []
+        for _ in range(PROBES):
+            update_draws.append(self.clients.updates(self._first_model, epochs).all_updates)
         geometries = []
         for similarity in ("weights", "updates"):
-            rule = Rule(
+            merge_rule = Rule(
                 threshold=None,
                 groups=1,
                 linkage=ACFL().linkage,
                 updates=similarity == "updates",
-                columns=columns,
+                columns=columns_of_layer,
                 compared=compared_layers,
             )
             # ACFL merges by cosine similarity; a dendrogram needs distances.
             first_model = self._first_model.model
-            draws = [1 - cosine(gram(rule.vectors(first_model, rows))) for rows in update_draws]
+            distances_of_draw = []
+            for update_rows in update_draws:
+                compared_vectors = merge_rule.vectors(first_model, update_rows)
+                distances_of_draw.append(1 - cosine(gram(compared_vectors)))
             geometry = Geometry(
                 method=ACFL.name,
                 settings={"pretrain_epochs": epochs, "similarity": similarity},
                 compared=f"{similarity}, {epochs} epochs",
-                linkage=rule.linkage,
-                draws=draws,
+                linkage=merge_rule.linkage,
+                draws=distances_of_draw,
                 similarity=True,
             )
             geometries.append(geometry)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,6 +115,7 @@ class Finding:
 
         Small is below :data:`DOUBTFUL_P_VALUE` divided by the number of groups.
         """
+        # Bonferroni's correction: of many groups, one has a small p-value by chance.
         smallest_p = min(self.alike)
         return smallest_p if smallest_p < DOUBTFUL_P_VALUE / len(self.groups) else None
 
@@ -202,6 +203,7 @@ class Suggestion:
         of_method = [advice for advice in self.advice if advice.method == method]
         if not of_method:
             raise KeyError(method)
+        # The advice for the method's default quantities comes first, and needs the fewest settings.
         for_defaults = of_method[0]
         if for_defaults.sure == CLEAR:
             return for_defaults
@@ -219,6 +221,7 @@ def sureness(margin: float, firm: bool) -> str:
         ``none`` if no value is right, ``clear`` from a margin of :data:`MIN_CLEAR_MARGIN` on if the
         groups are firm, else ``narrow``.
     """
+    # A margin that is not a number is none, too.
     if not margin > 1:
         return NONE
     return CLEAR if margin >= MIN_CLEAR_MARGIN and firm else NARROW
@@ -226,8 +229,24 @@ def sureness(margin: float, firm: bool) -> str:
 
 def group_labels(groups: Groups) -> np.ndarray:
     """The number of each client's group ``(n,)``, with the clients in ascending order."""
-    group_of_client = {client: number for number, group in enumerate(groups) for client in group}
+    group_of_client: dict[Client, int] = {}
+    for group_number, group in enumerate(groups):
+        group_of_client |= dict.fromkeys(group, group_number)
+    # In the order of the rows of a matrix of distances.
     return np.array([group_of_client[client] for client in sorted(group_of_client)])
+
+
+def lie_within(groups: Iterable[Sequence[Client]], parts: Groups) -> bool:
+    """Whether each group lies within one of the parts.
+
+    Args:
+        groups: The groups.
+        parts: The parts of a coarser partition.
+    """
+    for group in groups:
+        if not any(set(group) <= set(part) for part in parts):
+            return False
+    return True
 
 
 def no_advice(method: str, compared: str, text: str, ari: float = 0.0) -> Advice:
