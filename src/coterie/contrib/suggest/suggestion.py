@@ -243,10 +243,8 @@ def lie_within(groups: Iterable[Sequence[Client]], parts: Groups) -> bool:
         groups: The groups.
         parts: The parts of a coarser partition.
     """
-    for group in groups:
-        if not any(set(group) <= set(part) for part in parts):
-            return False
-    return True
+    part_members = list(map(set, parts))
+    return all(any(map(set(group).issubset, part_members)) for group in groups)
 
 
 def no_advice(method: str, compared: str, text: str, ari: float = 0.0) -> Advice:
