@@ -21,20 +21,22 @@ OURS = "Coterie fp32"
 Found = Mapping[str, Any]
 
 
-def read(folder: Path, names: Sequence[str], suffix: str = "") -> list[Found]:
+def read(folder: Path, part_names: Sequence[str], suffix: str = "") -> list[Found]:
     """What is there of the parts called so."""
-    paths = [folder / f"{name}{suffix}.json" for name in names]
-    return [json.loads(path.read_text()) for path in paths if path.is_file()]
+    result_paths = [folder / f"{part_name}{suffix}.json" for part_name in part_names]
+    return [
+        json.loads(result_path.read_text()) for result_path in result_paths if result_path.is_file()
+    ]
 
 
-def seconds(value: float) -> str:
+def seconds(duration: float) -> str:
     """Three digits: ``0.0123 s``, ``1.23 s``, ``123 s``; of more than a thousand seconds, all of them."""
-    return (f"{value:,.0f}" if value >= 999.5 else f"{value:#.3g}".rstrip(".")) + " s"
+    return (f"{duration:,.0f}" if duration >= 999.5 else f"{duration:#.3g}".rstrip(".")) + " s"
 
 
-def times(value: float) -> str:
+def times(ratio: float) -> str:
     """``1.2 x``, with as many digits as tell it from 1."""
-    return f"{value:.2f} ×" if value < 10 else f"{value:.0f} ×"
+    return f"{ratio:.2f} ×" if ratio < 10 else f"{ratio:.0f} ×"
 
 
 # -- parts a to d, h
@@ -43,95 +45,112 @@ def times(value: float) -> str:
 
 def overview(folder: Path = SPEED) -> str:
     """A row per workload for the README: Coterie, the fastest plain loop, Flower's simulation, and the share of GEMM."""
-    rows = []
-    for found in read(folder, TRAINING):
-        one = found["measured"]
-        median = {name: of["median"] for name, of in one["seconds"].items()}
-        plain = _fastest(median, "plain")
-        others = (
-            median.get("Coterie bf16"),
-            plain,
-            median.get("Flower simulation"),
-            _fastest(median, "pfl-research"),
+    lines = []
+    for result in read(folder, TRAINING):
+        measured = result["measured"]
+        median_of = {
+            contender: timing["median"] for contender, timing in measured["seconds"].items()
+        }
+        plain_loop = _fastest(median_of, "plain")
+        other_medians = (
+            median_of.get("Coterie bf16"),
+            plain_loop,
+            median_of.get("Flower simulation"),
+            _fastest(median_of, "pfl-research"),
         )
-        cells = [
-            f"{seconds(value)} ({times(value / median[OURS])})" if value else "-"
-            for value in others
+        other_cells = [
+            f"{seconds(other_median)} ({times(other_median / median_of[OURS])})"
+            if other_median
+            else "-"
+            for other_median in other_medians
         ]
-        rows.append(
+        lines.append(
             (
-                one["workload"]["title"],
-                seconds(median[OURS]),
-                *cells,
-                f"{_rates(one, 'fp32')[2]:.0%}",
+                measured["workload"]["title"],
+                seconds(median_of[OURS]),
+                *other_cells,
+                f"{_rates(measured, 'fp32')[2]:.0%}",
             )
         )
-    others = ("in bf16", "fastest plain loop", "Flower's simulation", "pfl-research")
+    other_medians = ("in bf16", "fastest plain loop", "Flower's simulation", "pfl-research")
     return (
-        table(("a round of", "Coterie", *others, "of matrix products' speed"), rows, "lrrrrrr")
-        if rows
+        table(
+            ("a round of", "Coterie", *other_medians, "of matrix products' speed"), lines, "lrrrrrr"
+        )
+        if lines
         else NONE
     )
 
 
-def _fastest(median: Mapping[str, float], kind: str) -> float | None:
-    return min((value for name, value in median.items() if name.startswith(kind)), default=None)
+def _fastest(median_of: Mapping[str, float], name_start: str) -> float | None:
+    return min(
+        (value for contender, value in median_of.items() if contender.startswith(name_start)),
+        default=None,
+    )
 
 
 def training(folder: Path = SPEED, suffix: str = "") -> str:
     """Everyone's seconds a round."""
-    rows = []
-    for found in read(folder, TRAINING, suffix):
-        one = found["measured"]
-        title, base = one["workload"]["title"], one["seconds"][OURS]["median"]
-        for name, of in one["seconds"].items():
-            span = f"{seconds(of['min'])} to {seconds(of['max'])}"
-            rows.append(
+    lines = []
+    for result in read(folder, TRAINING, suffix):
+        measured = result["measured"]
+        title, coterie_median = measured["workload"]["title"], measured["seconds"][OURS]["median"]
+        for contender, timing in measured["seconds"].items():
+            range_words = f"{seconds(timing['min'])} to {seconds(timing['max'])}"
+            lines.append(
                 (
                     title,
-                    name,
-                    seconds(of["median"]),
-                    span,
-                    times(of["median"] / base),
-                    seconds(of["first"]),
+                    contender,
+                    seconds(timing["median"]),
+                    range_words,
+                    times(timing["median"] / coterie_median),
+                    seconds(timing["first"]),
                 )
             )
             title = ""
     head = ("a round of", "who", "median", "least to greatest", f"of {OURS}'s", "first round")
-    return table(head, rows, "llrrrr") + _left_out(read(folder, TRAINING, suffix)) if rows else NONE
+    return (
+        table(head, lines, "llrrrr") + _left_out(read(folder, TRAINING, suffix)) if lines else NONE
+    )
 
 
 def _left_out(results: Sequence[Found]) -> str:
-    sentences = dict.fromkeys(text for found in results for text in found["measured"]["left_out"])
-    return "".join(f"\n{text}\n" for text in sentences)
+    sentences = dict.fromkeys(
+        sentence for result in results for sentence in result["measured"]["left_out"]
+    )
+    return "".join(f"\n{sentence}\n" for sentence in sentences)
 
 
-def _rates(one: Found, precision: str) -> tuple[float, float, float]:
+def _rates(measured: Found, precision: str) -> tuple[float, float, float]:
     """FLOP/s in training, of matrix products, and the first as a share of the second."""
-    reached = one["flops"] / one["train_seconds"][f"Coterie {precision}"]["median"]
-    return reached, one["gemm"][precision]["median"], reached / one["gemm"][precision]["median"]
+    training_rate = measured["flops"] / measured["train_seconds"][f"Coterie {precision}"]["median"]
+    return (
+        training_rate,
+        measured["gemm"][precision]["median"],
+        training_rate / measured["gemm"][precision]["median"],
+    )
 
 
 def flops(folder: Path = SPEED, suffix: str = "") -> str:
     """FLOP/s of local training beside those of matrix products."""
-    rows = []
-    for found in read(folder, TRAINING, suffix):
-        one = found["measured"]
-        title, work = one["workload"]["title"], f"{one['flops'] / 1e9:,.1f}"
-        for precision in one["gemm"]:
-            if f"Coterie {precision}" in one["train_seconds"]:
-                reached, gemm, share = _rates(one, precision)
-                rows.append(
+    lines = []
+    for result in read(folder, TRAINING, suffix):
+        measured = result["measured"]
+        title, work_words = measured["workload"]["title"], f"{measured['flops'] / 1e9:,.1f}"
+        for precision in measured["gemm"]:
+            if f"Coterie {precision}" in measured["train_seconds"]:
+                training_rate, gemm_rate, share = _rates(measured, precision)
+                lines.append(
                     (
                         title,
                         precision,
-                        work,
-                        f"{reached / 1e9:,.1f}",
-                        f"{gemm / 1e9:,.1f}",
+                        work_words,
+                        f"{training_rate / 1e9:,.1f}",
+                        f"{gemm_rate / 1e9:,.1f}",
                         f"{share:.0%}",
                     )
                 )
-                title = work = ""
+                title = work_words = ""
     head = (
         "a round of",
         "precision",
@@ -140,7 +159,7 @@ def flops(folder: Path = SPEED, suffix: str = "") -> str:
         "GFLOP/s of matrix products",
         "share",
     )
-    return table(head, rows, "llrrrr") if rows else NONE
+    return table(head, lines, "llrrrr") if lines else NONE
 
 
 # -- parts f and g
@@ -152,23 +171,24 @@ def experiments(folder: Path = SPEED) -> str:
     results = read(folder, ["f"])
     if not results:
         return NONE
-    rows = []
-    for one in results[0]["measured"]["rows"]:
-        wall = one["wall"]["median"]
+    lines = []
+    for experiment in results[0]["measured"]["rows"]:
+        wall_seconds = experiment["wall"]["median"]
         shares = (
-            f"{one[name]['median'] / wall:.0%}" for name in ("train", "evaluate", "server", "other")
+            f"{experiment[phase]['median'] / wall_seconds:.0%}"
+            for phase in ("train", "evaluate", "server", "other")
         )
-        rows.append(
+        lines.append(
             (
-                one["title"],
-                f"`{one['command']}`",
-                str(len(one["wall"]["values"])),
-                seconds(wall),
+                experiment["title"],
+                f"`{experiment['command']}`",
+                str(len(experiment["wall"]["values"])),
+                seconds(wall_seconds),
                 *shares,
             )
         )
     head = ("experiment", "command", "runs", "wall", "training", "tests", "server", "other")
-    return table(head, rows, "llrrrrrr") + _left_out(results)
+    return table(head, lines, "llrrrrrr") + _left_out(results)
 
 
 def scaling(folder: Path = SPEED) -> str:
@@ -176,18 +196,23 @@ def scaling(folder: Path = SPEED) -> str:
     results = read(folder, ["g"])
     if not results:
         return NONE
-    out = []
-    for name, series in results[0]["measured"].items():
-        rows = []
-        first = next(iter(series["seconds"].values()))["median"]
-        for value, of in series["seconds"].items():
-            span = f"{seconds(of['min'])} to {seconds(of['max'])}"
-            rows.append(
-                (f"{int(value):,}", seconds(of["median"]), span, times(of["median"] / first))
+    tables = []
+    for varied_name, series in results[0]["measured"].items():
+        lines = []
+        first_median = next(iter(series["seconds"].values()))["median"]
+        for varied_value, timing in series["seconds"].items():
+            range_words = f"{seconds(timing['min'])} to {seconds(timing['max'])}"
+            lines.append(
+                (
+                    f"{int(varied_value):,}",
+                    seconds(timing["median"]),
+                    range_words,
+                    times(timing["median"] / first_median),
+                )
             )
-        head = (name, "median", "least to greatest", "of the first row's")
-        out.append(f"{series['title']}:\n\n{table(head, rows, 'rrrr')}")
-    return "\n".join(out)
+        head = (varied_name, "median", "least to greatest", "of the first row's")
+        tables.append(f"{series['title']}:\n\n{table(head, lines, 'rrrr')}")
+    return "\n".join(tables)
 
 
 def losses(folder: Path = SPEED) -> str:
@@ -195,13 +220,20 @@ def losses(folder: Path = SPEED) -> str:
     results = read(folder, ["k"])
     if not results:
         return NONE
-    found = results[0]["measured"]
-    base = next(iter(found["seconds"].values()))["median"]
-    rows = []
-    for name, of in found["seconds"].items():
-        span = f"{seconds(of['min'])} to {seconds(of['max'])}"
-        rows.append((name, seconds(of["median"]), span, times(of["median"] / base)))
-    return f"{found['title']}:\n\n{table(('loss', 'median', 'least to greatest', 'of the first one'), rows, 'lrrr')}"
+    measured = results[0]["measured"]
+    first_median = next(iter(measured["seconds"].values()))["median"]
+    lines = []
+    for loss_name, timing in measured["seconds"].items():
+        range_words = f"{seconds(timing['min'])} to {seconds(timing['max'])}"
+        lines.append(
+            (
+                loss_name,
+                seconds(timing["median"]),
+                range_words,
+                times(timing["median"] / first_median),
+            )
+        )
+    return f"{measured['title']}:\n\n{table(('loss', 'median', 'least to greatest', 'of the first one'), lines, 'lrrr')}"
 
 
 # -- bf16
@@ -210,31 +242,49 @@ def losses(folder: Path = SPEED) -> str:
 
 def precision(folder: Path = SPEED) -> str:
     """Runs in bf16 beside the same runs in fp32, by benchmarks/bf16.py."""
-    path = folder.parent / "bf16.jsonl"
-    if not path.is_file():
+    runs_path = folder.parent / "bf16.jsonl"
+    if not runs_path.is_file():
         return "This has not been measured yet: `python benchmarks/bf16.py --data DIR` does it.\n"
-    found = [json.loads(line) for line in path.read_text().splitlines()]
+    recorded_runs = [json.loads(line) for line in runs_path.read_text().splitlines()]
     lines = []
-    for world, method in dict.fromkeys((row["world"], row["method"]) for row in found):
-        own = {
-            (row["precision"], row["seed"]): row
-            for row in found
-            if (row["world"], row["method"]) == (world, method)
+    for world, method in dict.fromkeys(
+        (recorded_run["world"], recorded_run["method"]) for recorded_run in recorded_runs
+    ):
+        run_of = {
+            (recorded_run["precision"], recorded_run["seed"]): recorded_run
+            for recorded_run in recorded_runs
+            if (recorded_run["world"], recorded_run["method"]) == (world, method)
         }
         pairs = [
-            (own["fp32", seed], own["bf16", seed])
-            for of, seed in own
-            if of == "fp32" and ("bf16", seed) in own
+            (run_of["fp32", seed], run_of["bf16", seed])
+            for number_format, seed in run_of
+            if number_format == "fp32" and ("bf16", seed) in run_of
         ]
         if not pairs:
             continue
-        accuracies = [[row["accuracy"] for row in rows] for rows in zip(*pairs, strict=True)]
-        apart = [low - full for full, low in zip(*accuracies, strict=True)]
-        same = sum(full["groups"] == low["groups"] for full, low in pairs)
-        means = (plus_minus(interval(values)) for values in (*accuracies, apart))
-        took = median(low["seconds"] / full["seconds"] for full, low in pairs)
+        accuracies = [
+            [recorded_run["accuracy"] for recorded_run in runs_of_format]
+            for runs_of_format in zip(*pairs, strict=True)
+        ]
+        differences = [bf16_run - fp32_run for fp32_run, bf16_run in zip(*accuracies, strict=True)]
+        num_same_groups = sum(
+            fp32_run["groups"] == bf16_run["groups"] for fp32_run, bf16_run in pairs
+        )
+        means = (
+            plus_minus(interval(format_values)) for format_values in (*accuracies, differences)
+        )
+        time_ratio = median(
+            bf16_run["seconds"] / fp32_run["seconds"] for fp32_run, bf16_run in pairs
+        )
         lines.append(
-            (world, f"`{method}`", str(len(pairs)), *means, f"{same} of {len(pairs)}", times(took))
+            (
+                world,
+                f"`{method}`",
+                str(len(pairs)),
+                *means,
+                f"{num_same_groups} of {len(pairs)}",
+                times(time_ratio),
+            )
         )
     return table(
         ("world", "method", "runs", "fp32", "bf16", "difference", "same groups", "time"),
@@ -249,29 +299,29 @@ def precision(folder: Path = SPEED) -> str:
 
 def clustering(folder: Path = SPEED) -> str:
     """The Gram matrix beside a bare product, sketches, what follows, and what one would write instead."""
-    path = _clusterings(folder) / "clustering.json"
-    if not path.is_file():
+    clustering_path = _clusterings(folder) / "clustering.json"
+    if not clustering_path.is_file():
         return NONE
-    found = json.loads(path.read_text())["measured"]
-    rows = [
+    measured = json.loads(clustering_path.read_text())["measured"]
+    lines = [
         (
-            *_sizes(one),
+            *_sizes(case),
             "-",
-            seconds(one["gram"]["median"]),
-            times(one["over_bare"]["median"]),
-            *_after(one),
+            seconds(case["gram"]["median"]),
+            times(case["over_bare"]["median"]),
+            *_after(case),
         )
-        for one in found["exact"]
+        for case in measured["exact"]
     ]
-    rows += [
+    lines += [
         (
-            *_sizes(one),
-            f"{one['size']:,}",
-            seconds(one["sketching"]["median"] + one["gram"]["median"]),
+            *_sizes(case),
+            f"{case['size']:,}",
+            seconds(case["sketching"]["median"] + case["gram"]["median"]),
             "-",
-            *_after(one),
+            *_after(case),
         )
-        for one in found["sketched"]
+        for case in measured["sketched"]
     ]
     head = (
         "clients",
@@ -284,25 +334,25 @@ def clustering(folder: Path = SPEED) -> str:
         "FL+HC",
         "HCCT",
     )
-    instead = [
+    replaced_lines = [
         (
             about,
-            *_sizes(one),
-            seconds(one["theirs"]["median"]),
-            seconds(one["ours"]["median"]),
-            times(one["faster"]["median"]),
+            *_sizes(case),
+            seconds(case["theirs"]["median"]),
+            seconds(case["ours"]["median"]),
+            times(case["faster"]["median"]),
         )
-        for about, one in (
-            ("cosine similarities in two loops", found["pairwise"]),
-            ("HCCT's merge from its definition", found["literal"]),
+        for about, case in (
+            ("cosine similarities in two loops", measured["pairwise"]),
+            ("HCCT's merge from its definition", measured["literal"]),
         )
     ]
-    against = table(
+    replaced_table = table(
         ("in place of", "clients", "parameters", "its time", "Coterie's", "faster"),
-        instead,
+        replaced_lines,
         "lrrrrr",
     )
-    return f"{table(head, rows, 'r' * len(head))}\n{against}"
+    return f"{table(head, lines, 'r' * len(head))}\n{replaced_table}"
 
 
 def _clusterings(folder: Path) -> Path:
@@ -310,15 +360,15 @@ def _clusterings(folder: Path) -> Path:
     return folder.parent if folder == SPEED else folder
 
 
-def _sizes(one: Found) -> tuple[str, str]:
-    return f"{one['clients']:,}", f"{one['parameters']:,}"
+def _sizes(case: Found) -> tuple[str, str]:
+    return f"{case['clients']:,}", f"{case['parameters']:,}"
 
 
-def _after(one: Found) -> tuple[str, ...]:
+def _after(case: Found) -> tuple[str, ...]:
     """Memory beyond the rows and one matrix, and seconds of the steps that follow the Gram matrix."""
     return (
-        size(one["extra_bytes"]),
-        *(seconds(one["steps"][name]["median"]) for name in ("cfl", "flhc", "hcct")),
+        size(case["extra_bytes"]),
+        *(seconds(case["steps"][method]["median"]) for method in ("cfl", "flhc", "hcct")),
     )
 
 
@@ -328,38 +378,54 @@ def _after(one: Found) -> tuple[str, ...]:
 
 def machine(folder: Path = SPEED, suffix: str = "") -> str:
     """A sentence per machine: parts, processor, cores, instruction sets, versions; a warning where it was no measurement."""
-    names = (*TRAINING, "f", "g", "k")
-    results = {name: found for name in names for found in read(folder, [name], suffix)}
+    part_names = (*TRAINING, "f", "g", "k")
+    result_of_part = {
+        part_name: result
+        for part_name in part_names
+        for result in read(folder, [part_name], suffix)
+    }
     if not suffix:
-        results |= dict(zip("e", read(_clusterings(folder), ["clustering"]), strict=False))
-    if not results:
+        result_of_part |= dict(zip("e", read(_clusterings(folder), ["clustering"]), strict=False))
+    if not result_of_part:
         return NONE
-    parts: dict[str, list[str]] = {}
-    for name, found in results.items():
-        parts.setdefault(_where(found, suffix), []).append(
-            TITLES.get(name) or found["measured"]["workload"]["title"]
+    titles_on_machine: dict[str, list[str]] = {}
+    for part_name, result in result_of_part.items():
+        titles_on_machine.setdefault(_where(result, suffix), []).append(
+            TITLES.get(part_name) or result["measured"]["workload"]["title"]
         )
-    text = "\n".join(
-        f"{'; '.join(of)}: on {where}" if len(parts) > 1 else f"On {where}"
-        for where, of in parts.items()
+    sentences = "\n".join(
+        f"{'; '.join(titles)}: on {machine_words}"
+        if len(titles_on_machine) > 1
+        else f"On {machine_words}"
+        for machine_words, titles in titles_on_machine.items()
     )
-    if any(found["scale"] != "full" for found in results.values()):
-        text += "\nThe sizes were tiny: this shows that the code works and says nothing of speed.\n"
-    busiest = max(found["machine"]["busy"] for found in results.values())
+    if any(result["scale"] != "full" for result in result_of_part.values()):
+        sentences += (
+            "\nThe sizes were tiny: this shows that the code works and says nothing of speed.\n"
+        )
+    busiest = max(result["machine"]["busy"] for result in result_of_part.values())
     if busiest > 0.1:
-        text += f"\nThese numbers are rough: before a part, others kept {busiest:.0%} of the machine busy.\n"
-    return text
+        sentences += f"\nThese numbers are rough: before a part, others kept {busiest:.0%} of the machine busy.\n"
+    return sentences
 
 
 TITLES = {"e": "Clustering", "f": "Whole experiments", "g": "Scaling", "k": "Losses"}
 
 
-def _where(found: Found, suffix: str) -> str:
-    on = found["machine"]
-    where = f"{on.get('device', on['processor'])}, {on['cores']} {'cores' if on['cores'] > 1 else 'core'}"
-    bf16 = f", bf16 by {' and '.join(on['bf16'])}" if on["bf16"] else ", no bf16 instructions"
-    told = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    return f"{on['system']}, {where}{'' if suffix else bf16}; {told}.\n"
+def _where(result: Found, suffix: str) -> str:
+    machine_facts = result["machine"]
+    processor_words = f"{machine_facts.get('device', machine_facts['processor'])}, {machine_facts['cores']} {'cores' if machine_facts['cores'] > 1 else 'core'}"
+    bf16 = (
+        f", bf16 by {' and '.join(machine_facts['bf16'])}"
+        if machine_facts["bf16"]
+        else ", no bf16 instructions"
+    )
+    version_words = ", ".join(
+        f"{package} {version}" for package, version in result["versions"].items()
+    )
+    return (
+        f"{machine_facts['system']}, {processor_words}{'' if suffix else bf16}; {version_words}.\n"
+    )
 
 
 def speed(part: str) -> str:

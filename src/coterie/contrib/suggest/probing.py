@@ -102,7 +102,7 @@ def _last_shared_row(assignment: Assignment) -> int | None:
     rows_on_paths = []
     for client, model_row in assignment.row.items():
         rows_on_paths.append(assignment.path.get(client, (model_row,)))
-    last_shared_row = None
+    last_shared_row: int | None = None
     for model_row in rows_on_paths[0]:
         if all(model_row in rows_on_path for rows_on_path in rows_on_paths):
             last_shared_row = model_row
