@@ -40,7 +40,6 @@ def times(ratio: float) -> str:
 
 
 # -- parts a to d, h
-# ------------------------------------------------------------------------------------------------------
 
 
 def overview(folder: Path = SPEED) -> str:
@@ -48,22 +47,20 @@ def overview(folder: Path = SPEED) -> str:
     lines = []
     for result in read(folder, TRAINING):
         measured = result["measured"]
-        median_of = {
-            contender: timing["median"] for contender, timing in measured["seconds"].items()
-        }
-        plain_loop = _fastest(median_of, "plain")
-        other_medians = (
+        median_of = {}
+        for contender, timing in measured["seconds"].items():
+            median_of[contender] = timing["median"]
+        other_cells = []
+        for other_median in (
             median_of.get("Coterie bf16"),
-            plain_loop,
+            _fastest(median_of, "plain"),
             median_of.get("Flower simulation"),
             _fastest(median_of, "pfl-research"),
-        )
-        other_cells = [
-            f"{seconds(other_median)} ({times(other_median / median_of[OURS])})"
-            if other_median
-            else "-"
-            for other_median in other_medians
-        ]
+        ):
+            cell = "-"
+            if other_median:
+                cell = f"{seconds(other_median)} ({times(other_median / median_of[OURS])})"
+            other_cells.append(cell)
         lines.append(
             (
                 measured["workload"]["title"],
@@ -72,21 +69,22 @@ def overview(folder: Path = SPEED) -> str:
                 f"{_rates(measured, 'fp32')[2]:.0%}",
             )
         )
-    other_medians = ("in bf16", "fastest plain loop", "Flower's simulation", "pfl-research")
-    return (
-        table(
-            ("a round of", "Coterie", *other_medians, "of matrix products' speed"), lines, "lrrrrrr"
-        )
-        if lines
-        else NONE
+    head = (
+        "a round of",
+        "Coterie",
+        "in bf16",
+        "fastest plain loop",
+        "Flower's simulation",
+        "pfl-research",
+        "of matrix products' speed",
     )
+    return table(head, lines, "lrrrrrr") if lines else NONE
 
 
 def _fastest(median_of: Mapping[str, float], name_start: str) -> float | None:
-    return min(
-        (value for contender, value in median_of.items() if contender.startswith(name_start)),
-        default=None,
-    )
+    """The least of the medians of contenders of one kind; None if none was measured."""
+    medians = [value for name, value in median_of.items() if name.startswith(name_start)]
+    return min(medians, default=None)
 
 
 def training(folder: Path = SPEED, suffix: str = "") -> str:
@@ -94,7 +92,8 @@ def training(folder: Path = SPEED, suffix: str = "") -> str:
     lines = []
     for result in read(folder, TRAINING, suffix):
         measured = result["measured"]
-        title, coterie_median = measured["workload"]["title"], measured["seconds"][OURS]["median"]
+        title = measured["workload"]["title"]
+        coterie_median = measured["seconds"][OURS]["median"]
         for contender, timing in measured["seconds"].items():
             range_words = f"{seconds(timing['min'])} to {seconds(timing['max'])}"
             lines.append(
@@ -115,20 +114,18 @@ def training(folder: Path = SPEED, suffix: str = "") -> str:
 
 
 def _left_out(results: Sequence[Found]) -> str:
-    sentences = dict.fromkeys(
-        sentence for result in results for sentence in result["measured"]["left_out"]
-    )
+    """The sentences about what was not measured, each once."""
+    sentences: dict[str, None] = {}
+    for result in results:
+        sentences |= dict.fromkeys(result["measured"]["left_out"])
     return "".join(f"\n{sentence}\n" for sentence in sentences)
 
 
 def _rates(measured: Found, precision: str) -> tuple[float, float, float]:
     """FLOP/s in training, of matrix products, and the first as a share of the second."""
     training_rate = measured["flops"] / measured["train_seconds"][f"Coterie {precision}"]["median"]
-    return (
-        training_rate,
-        measured["gemm"][precision]["median"],
-        training_rate / measured["gemm"][precision]["median"],
-    )
+    gemm_rate = measured["gemm"][precision]["median"]
+    return training_rate, gemm_rate, training_rate / gemm_rate
 
 
 def flops(folder: Path = SPEED, suffix: str = "") -> str:
@@ -136,7 +133,8 @@ def flops(folder: Path = SPEED, suffix: str = "") -> str:
     lines = []
     for result in read(folder, TRAINING, suffix):
         measured = result["measured"]
-        title, work_words = measured["workload"]["title"], f"{measured['flops'] / 1e9:,.1f}"
+        title = measured["workload"]["title"]
+        work_words = f"{measured['flops'] / 1e9:,.1f}"
         for precision in measured["gemm"]:
             if f"Coterie {precision}" in measured["train_seconds"]:
                 training_rate, gemm_rate, share = _rates(measured, precision)
@@ -163,7 +161,6 @@ def flops(folder: Path = SPEED, suffix: str = "") -> str:
 
 
 # -- parts f and g
-# --------------------------------------------------------------------------------------------------------
 
 
 def experiments(folder: Path = SPEED) -> str:
@@ -237,7 +234,6 @@ def losses(folder: Path = SPEED) -> str:
 
 
 # -- bf16
-# -----------------------------------------------------------------------------------------------------------------
 
 
 def precision(folder: Path = SPEED) -> str:
@@ -245,45 +241,42 @@ def precision(folder: Path = SPEED) -> str:
     runs_path = folder.parent / "bf16.jsonl"
     if not runs_path.is_file():
         return "This has not been measured yet: `python benchmarks/bf16.py --data DIR` does it.\n"
-    recorded_runs = [json.loads(line) for line in runs_path.read_text().splitlines()]
+    # The runs of a method in a world, by their number format and seed.
+    runs_of_method: dict[tuple[str, str], dict[tuple[str, int], Found]] = {}
+    for line in runs_path.read_text().splitlines():
+        recorded_run = json.loads(line)
+        method_runs = runs_of_method.setdefault((recorded_run["world"], recorded_run["method"]), {})
+        method_runs[recorded_run["precision"], recorded_run["seed"]] = recorded_run
     lines = []
-    for world, method in dict.fromkeys(
-        (recorded_run["world"], recorded_run["method"]) for recorded_run in recorded_runs
-    ):
-        run_of = {
-            (recorded_run["precision"], recorded_run["seed"]): recorded_run
-            for recorded_run in recorded_runs
-            if (recorded_run["world"], recorded_run["method"]) == (world, method)
-        }
-        pairs = [
-            (run_of["fp32", seed], run_of["bf16", seed])
-            for number_format, seed in run_of
-            if number_format == "fp32" and ("bf16", seed) in run_of
-        ]
-        if not pairs:
+    for (world, method), method_runs in runs_of_method.items():
+        fp32_accuracies = []
+        bf16_accuracies = []
+        differences = []
+        time_ratios = []
+        num_same_groups = 0
+        # Compared seed by seed.
+        for (number_format, seed), fp32_run in method_runs.items():
+            if number_format != "fp32" or ("bf16", seed) not in method_runs:
+                continue
+            bf16_run = method_runs["bf16", seed]
+            fp32_accuracies.append(fp32_run["accuracy"])
+            bf16_accuracies.append(bf16_run["accuracy"])
+            differences.append(bf16_run["accuracy"] - fp32_run["accuracy"])
+            time_ratios.append(bf16_run["seconds"] / fp32_run["seconds"])
+            num_same_groups += fp32_run["groups"] == bf16_run["groups"]
+        num_pairs = len(differences)
+        if not num_pairs:
             continue
-        accuracies = [
-            [recorded_run["accuracy"] for recorded_run in runs_of_format]
-            for runs_of_format in zip(*pairs, strict=True)
-        ]
-        differences = [bf16_run - fp32_run for fp32_run, bf16_run in zip(*accuracies, strict=True)]
-        num_same_groups = sum(
-            fp32_run["groups"] == bf16_run["groups"] for fp32_run, bf16_run in pairs
-        )
-        means = (
-            plus_minus(interval(format_values)) for format_values in (*accuracies, differences)
-        )
-        time_ratio = median(
-            bf16_run["seconds"] / fp32_run["seconds"] for fp32_run, bf16_run in pairs
-        )
         lines.append(
             (
                 world,
                 f"`{method}`",
-                str(len(pairs)),
-                *means,
-                f"{num_same_groups} of {len(pairs)}",
-                times(time_ratio),
+                str(num_pairs),
+                plus_minus(interval(fp32_accuracies)),
+                plus_minus(interval(bf16_accuracies)),
+                plus_minus(interval(differences)),
+                f"{num_same_groups} of {num_pairs}",
+                times(median(time_ratios)),
             )
         )
     return table(
@@ -294,7 +287,6 @@ def precision(folder: Path = SPEED) -> str:
 
 
 # -- part e
-# ---------------------------------------------------------------------------------------------------------------
 
 
 def clustering(folder: Path = SPEED) -> str:
@@ -303,26 +295,15 @@ def clustering(folder: Path = SPEED) -> str:
     if not clustering_path.is_file():
         return NONE
     measured = json.loads(clustering_path.read_text())["measured"]
-    lines = [
-        (
-            *_sizes(case),
-            "-",
-            seconds(case["gram"]["median"]),
-            times(case["over_bare"]["median"]),
-            *_after(case),
-        )
-        for case in measured["exact"]
-    ]
-    lines += [
-        (
-            *_sizes(case),
-            f"{case['size']:,}",
-            seconds(case["sketching"]["median"] + case["gram"]["median"]),
-            "-",
-            *_after(case),
-        )
-        for case in measured["sketched"]
-    ]
+    lines = []
+    for case in measured["exact"]:
+        gram_words = seconds(case["gram"]["median"])
+        over_bare = times(case["over_bare"]["median"])
+        lines.append((*_sizes(case), "-", gram_words, over_bare, *_after(case)))
+    # With sketches, the time to make them counts as well.
+    for case in measured["sketched"]:
+        gram_words = seconds(case["sketching"]["median"] + case["gram"]["median"])
+        lines.append((*_sizes(case), f"{case['size']:,}", gram_words, "-", *_after(case)))
     head = (
         "clients",
         "parameters",
@@ -334,19 +315,16 @@ def clustering(folder: Path = SPEED) -> str:
         "FL+HC",
         "HCCT",
     )
-    replaced_lines = [
-        (
-            about,
-            *_sizes(case),
-            seconds(case["theirs"]["median"]),
-            seconds(case["ours"]["median"]),
-            times(case["faster"]["median"]),
-        )
-        for about, case in (
-            ("cosine similarities in two loops", measured["pairwise"]),
-            ("HCCT's merge from its definition", measured["literal"]),
-        )
-    ]
+    # What one would write instead, from the definitions.
+    replaced_lines = []
+    for about, case in (
+        ("cosine similarities in two loops", measured["pairwise"]),
+        ("HCCT's merge from its definition", measured["literal"]),
+    ):
+        their_time = seconds(case["theirs"]["median"])
+        our_time = seconds(case["ours"]["median"])
+        faster = times(case["faster"]["median"])
+        replaced_lines.append((about, *_sizes(case), their_time, our_time, faster))
     replaced_table = table(
         ("in place of", "clients", "parameters", "its time", "Coterie's", "faster"),
         replaced_lines,
@@ -373,17 +351,16 @@ def _after(case: Found) -> tuple[str, ...]:
 
 
 # -- on what, and all together
-# --------------------------------------------------------------------------------------------
 
 
 def machine(folder: Path = SPEED, suffix: str = "") -> str:
     """A sentence per machine: parts, processor, cores, instruction sets, versions; a warning where it was no measurement."""
     part_names = (*TRAINING, "f", "g", "k")
-    result_of_part = {
-        part_name: result
-        for part_name in part_names
-        for result in read(folder, [part_name], suffix)
-    }
+    result_of_part = {}
+    for part_name in part_names:
+        # A part that was not measured has no file.
+        for result in read(folder, [part_name], suffix):
+            result_of_part[part_name] = result
     if not suffix:
         result_of_part |= dict(zip("e", read(_clusterings(folder), ["clustering"]), strict=False))
     if not result_of_part:
@@ -393,12 +370,15 @@ def machine(folder: Path = SPEED, suffix: str = "") -> str:
         titles_on_machine.setdefault(_where(result, suffix), []).append(
             TITLES.get(part_name) or result["measured"]["workload"]["title"]
         )
-    sentences = "\n".join(
-        f"{'; '.join(titles)}: on {machine_words}"
-        if len(titles_on_machine) > 1
-        else f"On {machine_words}"
-        for machine_words, titles in titles_on_machine.items()
-    )
+    machine_sentences = []
+    for machine_words, titles in titles_on_machine.items():
+        # With one machine, all parts were measured there.
+        one_machine = len(titles_on_machine) == 1
+        on_machine = (
+            f"On {machine_words}" if one_machine else f"{'; '.join(titles)}: on {machine_words}"
+        )
+        machine_sentences.append(on_machine)
+    sentences = "\n".join(machine_sentences)
     if any(result["scale"] != "full" for result in result_of_part.values()):
         sentences += (
             "\nThe sizes were tiny: this shows that the code works and says nothing of speed.\n"
@@ -414,12 +394,13 @@ TITLES = {"e": "Clustering", "f": "Whole experiments", "g": "Scaling", "k": "Los
 
 def _where(result: Found, suffix: str) -> str:
     machine_facts = result["machine"]
-    processor_words = f"{machine_facts.get('device', machine_facts['processor'])}, {machine_facts['cores']} {'cores' if machine_facts['cores'] > 1 else 'core'}"
-    bf16 = (
-        f", bf16 by {' and '.join(machine_facts['bf16'])}"
-        if machine_facts["bf16"]
-        else ", no bf16 instructions"
-    )
+    num_cores = machine_facts["cores"]
+    core_words = f"{num_cores} {'cores' if num_cores > 1 else 'core'}"
+    processor = machine_facts.get("device", machine_facts["processor"])
+    processor_words = f"{processor}, {core_words}"
+    bf16 = ", no bf16 instructions"
+    if machine_facts["bf16"]:
+        bf16 = f", bf16 by {' and '.join(machine_facts['bf16'])}"
     version_words = ", ".join(
         f"{package} {version}" for package, version in result["versions"].items()
     )
