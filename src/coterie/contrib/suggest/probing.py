@@ -198,10 +198,10 @@ class ProbedClients:
         # The Gram matrix of the halves of clients that sent both.
         evidence = evidence_of(replies)
         if evidence is None:
-            client, refusal_reason = min(replies.refused.items(), default=(None, ""))
-            refusal_words = (
-                f"; client {client} was refused: {refusal_reason}" if refusal_reason else ""
-            )
+            refused_client, refusal_reason = min(replies.refused.items(), default=(None, ""))
+            refusal_words = ""
+            if refusal_reason:
+                refusal_words = f"; client {refused_client} was refused: {refusal_reason}"
             raise UserError(
                 f"a probe needs two clients with enough training examples (or subjects) for two halves{refusal_words}"
             )
