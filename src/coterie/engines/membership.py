@@ -90,6 +90,7 @@ def present(attendance: Attendance, position: Position) -> tuple[Client, ...]:
 
 def answering(attendance: Attendance, plan: Plan, exchange: int, seed: int) -> Plan:
     """The plan without the tasks of clients that will not answer."""
+    # Most worlds have no silent clients.
     if not attendance.silent:
         return plan
     answered_parts = {

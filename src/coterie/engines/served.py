@@ -104,6 +104,7 @@ class Nets:
         return local.WithNeighbours(net, neighbours.layer, neighbour_memory, neighbour_weight)
 
     def _net(self, model_row: Tensor) -> nn.Module:
+        # Clients have the model without the boundary's map.
         layout = self.wire.layout
         opened_row = self.wire.open(model_row).clone()
         layout.raise_variances(opened_row)

@@ -214,6 +214,7 @@ class _Process:
 
     def failure(self, run_folder: Path) -> str:
         """The last line of the process's output; the whole output is saved in the run directory."""
+        # The process may write anything, so its output is shown without control characters.
         self.output.seek(0)
         output_text = printable(self.output.read().decode(errors="replace").strip(), keep="\n")
         # The last line of a traceback, without the exception's class.

@@ -43,6 +43,7 @@ def pictures(folder: Path, round_line: Line) -> Iterator[Picture]:
         clients, matrices = load_matrices(folder, round_line, note)
         row_order = _rows_by_part(clients, note["parts"])
         for layer_name, layer_matrix in sorted(matrices.items()):
+            # Members of a part are next to each other, so parts show as squares.
             ordered_matrix = layer_matrix[np.ix_(row_order, row_order)]
             # The diagonal carries no information.
             off_diagonal = ~np.eye(len(row_order), dtype=bool)

@@ -206,6 +206,7 @@ class FunctionLearner(training.Learner):
         if len(model_rows) == 1:
             self.load(model_rows[0])
             return self.module.eval()
+        # The app's function gets one net, whatever is in it.
         member_nets = []
         for model_row in model_rows:
             self.load(model_row)

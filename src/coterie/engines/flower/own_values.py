@@ -84,6 +84,7 @@ class OwnValues:
             if clients_report and uses_values and stored_at != expected:
                 note_text = _lost_values(client, bool(task.local_layers), stored_at, expected)
                 yield Note(kind="node", effect="warns", clients=(client,), text=note_text)
+            # From now on the node has these layers, which need not be sent to it.
             layers_of_node[part_name] = task.local_layers
             exchanges_of_part[client] = exchange
         if not exchanges_of_part:
@@ -122,6 +123,7 @@ def _stores_values(task: Task) -> bool:
 def _lost_values(client: Client, has_layers: bool, stored_at: int, expected: int) -> str:
     """The sentence about a client with other own values than it should have, by exchanges or -1."""
     kept_values = "layers" if has_layers else "personal model"
+    # Say what the client should have, and what it has instead.
     pronoun = "those" if has_layers else "that"
     should_have = f"no {kept_values} of its own"
     if expected >= 0:

@@ -59,6 +59,7 @@ class GroupedResult(Result):
     @property
     def _rows(self) -> dict[str, int]:
         """Client, by its name or else its id -> the row of its model."""
+        # Names as keys, because that is how users know the clients.
         row_of_client = {} if self.assignment is None else self.assignment.row
         client_labels = labels(self.names, row_of_client)
         return {str(client_labels[client]): row for client, row in sorted(row_of_client.items())}

@@ -154,6 +154,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         self, stored_description: Mapping[str, Any], stored_rounds: int
     ) -> None:
         """Update the description: the last round and the rounds between tests may change."""
+        # A run that was extended has more rounds than it was begun with.
         description = {
             **stored_description,
             "rounds": max(self.rounds, stored_rounds),
@@ -235,6 +236,7 @@ def tensors_of(model: Callable[[], nn.Module]) -> tuple[dict[str, Any], dict[str
         ones, which come first; and ``tied``, the other names of tensors that have several names.
         And the tensors that are not part of a row, such as the number of batches in BatchNorm.
     """
+    # Only the names and shapes of this net's tensors count.
     with seeded(0):
         net_module = model()
     layout = Layout(net_module)
