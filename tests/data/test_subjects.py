@@ -201,7 +201,7 @@ def test_noise_is_that_of_subjects(tmp_path: Path) -> None:
         1,
         1,
     ]
-    assert " in round 2 on 1 test subject: " in words(
+    assert " in round 2, on 1 test subject" in words(
         tmp_path / "run" / "fedavg-seed0", "site 0", width=1000
     )
 

@@ -131,36 +131,16 @@ def parser(extensions: Mapping[str, Command] | None = None) -> tuple[Parser, dic
     # Commands that train. None is the default of options that are settings of the experiment, so
     # that only those that were given override a file.
     _add_run_arguments(command_parsers["run"])
-    command_parsers["resume"].add_argument(
-        "run", metavar="RUN", help="a run directory, or a folder of several"
-    )
-    _add_watch(command_parsers["resume"])
-    _add_track(command_parsers["resume"])
-    _add_address(command_parsers["resume"])
-    consent_options(command_parsers["resume"])
-    common(command_parsers["resume"])
-    # Commands that read finished or running runs.
-    command_parsers["compare"].add_argument(
-        "runs", metavar="RUN", nargs="+", help="run directories, or folders of several"
-    )
-    _add_json(command_parsers["compare"])
+    resume = command_parsers["resume"]
+    resume.add_argument("run", metavar="RUN", help="a run directory, or a folder of several")
+    _add_watch(resume)
+    _add_track(resume)
+    _add_address(resume)
+    consent_options(resume)
+    common(resume)
+    # Commands that show runs, commands about the files of runs, and lists.
     _add_reading_arguments(command_parsers)
-    command_parsers["export"].add_argument(
-        "run", metavar="RUN", help="a run directory, or a folder of several"
-    )
-    command_parsers["export"].add_argument(
-        "--to", metavar="DIR", required=True, help="a new folder for the models"
-    )
-    consent_options(command_parsers["export"])
-    command_parsers["check"].add_argument(
-        "runs", metavar="RUN", nargs="+", help="a run directory, a folder of several, or an export"
-    )
-    command_parsers["check"].add_argument(
-        "--accept",
-        action="store_true",
-        help="write new checksums after you edited run.toml or experiment.toml",
-    )
-    _add_json(command_parsers["check"])
+    _add_file_arguments(command_parsers)
     command_parsers["methods"].add_argument("name", metavar="M", nargs="?", help="a method")
     command_parsers["scenarios"].add_argument("name", metavar="S", nargs="?", help="a scenario")
     # The commands of extensions come last, as in the help.
@@ -251,6 +231,7 @@ def _add_run_arguments(parser: Parser) -> None:
         nargs="?",
         help="an experiment file; the options below override it",
     )
+    # What is run: the scenario, the methods, and their settings.
     parser.add_argument("--scenario", metavar="S", help="see coterie scenarios")
     parser.add_argument(
         "--method", metavar="M", action="append", help="see coterie methods; may be repeated"
@@ -262,6 +243,7 @@ def _add_run_arguments(parser: Parser) -> None:
         default=[],
         help="a setting: eps1=0.3, cfl.eps1=0.3, training.lr=0.05, scenario.clients=50; may be repeated",
     )
+    # How long, and with which seeds.
     parser.add_argument("--rounds", metavar="R", type=whole, help="communication rounds (40)")
     parser.add_argument("--seed", metavar="N", type=whole, help="run with this one seed (0)")
     parser.add_argument("--seeds", metavar="K", type=whole, help="run with the seeds 0 to K-1")
@@ -272,6 +254,7 @@ def _add_run_arguments(parser: Parser) -> None:
         help="stop a run when the mean of its main metric reaches this",
     )
     parser.add_argument("--eval-every", metavar="N", type=whole, help="rounds between tests (1)")
+    # Where and how it is computed.
     parser.add_argument(
         "--width",
         metavar="N",
@@ -288,6 +271,7 @@ def _add_run_arguments(parser: Parser) -> None:
         help="inprocess, flower for its simulation, or ray for a Ray cluster (inprocess)",
     )
     _add_address(parser)
+    # Where the data are, and where the record goes.
     parser.add_argument(
         "--data", metavar="DIR", help="folder of the data set's files, or your table (COTERIE_DATA)"
     )
@@ -342,7 +326,11 @@ def _add_track(parser: Parser) -> None:
 
 
 def _add_reading_arguments(command_parsers: dict[str, Parser]) -> None:
-    """Add the arguments of commands that show a run."""
+    """Add the arguments of commands that show runs."""
+    command_parsers["compare"].add_argument(
+        "runs", metavar="RUN", nargs="+", help="run directories, or folders of several"
+    )
+    _add_json(command_parsers["compare"])
     command_parsers["report"].add_argument(
         "runs", metavar="RUN", nargs="+", help="run directories, or folders of several"
     )
@@ -381,6 +369,26 @@ def _add_reading_arguments(command_parsers: dict[str, Parser]) -> None:
     command_parsers["plot"].add_argument(
         "--round", metavar="R", type=whole, help="round to plot (the last with this figure)"
     )
+
+
+def _add_file_arguments(command_parsers: dict[str, Parser]) -> None:
+    """Add the arguments of commands about the files of runs."""
+    command_parsers["export"].add_argument(
+        "run", metavar="RUN", help="a run directory, or a folder of several"
+    )
+    command_parsers["export"].add_argument(
+        "--to", metavar="DIR", required=True, help="a new folder for the models"
+    )
+    consent_options(command_parsers["export"])
+    command_parsers["check"].add_argument(
+        "runs", metavar="RUN", nargs="+", help="a run directory, a folder of several, or an export"
+    )
+    command_parsers["check"].add_argument(
+        "--accept",
+        action="store_true",
+        help="write new checksums after you edited run.toml or experiment.toml",
+    )
+    _add_json(command_parsers["check"])
 
 
 def common(parser: Parser) -> None:

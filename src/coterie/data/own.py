@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from numbers import Integral
 from typing import Any
@@ -456,7 +457,14 @@ def client_data(
         train_share = train / (train + (1 - train - validation) or 1)
     if test_pool is not None:
         train_share = 1.0
-    needs_test_part = test_pool is None
+    divide = partial(
+        hold_out,
+        train_share=train_share,
+        validation_share=validation_share,
+        needs_test_part=test_pool is None,
+        client_name=name,
+        own_data=True,
+    )
 
     # Random positions decide which examples are used, and in which order they are divided.
     positions = split_rng.permutation(len(train_pool))[:samples]
@@ -470,30 +478,18 @@ def client_data(
     parts: Sequence[np.ndarray]
     if spans is not None:
         # By time: the random division only says how large each part should be.
-        _, *later_parts = hold_out(
-            positions, train_share, validation_share, needs_test_part, name, own_data=True
-        )
-        part_sizes = len(later_parts[0]), len(later_parts[1])
+        _, validation_part, test_part = divide(positions)
+        part_sizes = len(validation_part), len(test_part)
         rows_of_parts = in_time(spans.numpy()[positions], part_sizes, subject_at_position, name)
         parts = [positions[part_rows] for part_rows in rows_of_parts]
     elif subject_at_position is None:
         # At random.
-        parts = hold_out(
-            positions, train_share, validation_share, needs_test_part, name, own_data=True
-        )
+        parts = divide(positions)
     else:
         # By subject: all examples of a subject are in the part of the subject.
-        subjects_of_parts = hold_out(
-            split_rng.permutation(np.unique(subject_at_position)),
-            train_share,
-            validation_share,
-            needs_test_part,
-            name,
-            own_data=True,
-            noun="subject",
-        )
+        shuffled_subjects = split_rng.permutation(np.unique(subject_at_position))
         parts = []
-        for part_subjects in subjects_of_parts:
+        for part_subjects in divide(shuffled_subjects, noun="subject"):
             parts.append(positions[np.isin(subject_at_position, part_subjects)])
 
     # Parts that the client provides replace the empty ones that were held out.

@@ -128,28 +128,8 @@ def standardized(world: World, how: str | Constants = "none") -> World:
     for client_data in data_by_id.values():
         splits += [client_data.train, client_data.validation, client_data.test]
     inputs = splits[0].inputs
-    if not isinstance(inputs, torch.Tensor):
-        raise UserError(
-            "standardize needs one tensor of features or images per client, and the inputs are of another form"
-        )
-    are_pixels = inputs.dtype == torch.uint8 and inputs.ndim == 4
-    if not (inputs.is_floating_point() or are_pixels) or inputs.ndim not in (2, 4):
-        raise UserError(
-            "standardize needs features or images, and the inputs are tokens or of another shape"
-        )
-
-    # The constants, of the first time step's training data or of the user.
-    if isinstance(how, str):
-        means, deviations = pooled(data.train for data in world.steps[0].values())
-    else:
-        features = world.about.get("features")
-        given_means, given_deviations = how
-        ordered_means = in_order_of(features, "means", given_means)
-        ordered_deviations = in_order_of(features, "deviations", given_deviations)
-        means = _constants("means", ordered_means, inputs)
-        deviations = _constants("deviations", ordered_deviations, inputs)
-    if not bool((deviations > 0).all()):
-        raise SettingError(f"deviations must be > 0, got {float(deviations.min()):g}")
+    _check_can_be_scaled(inputs)
+    means, deviations = _input_constants(world, how, inputs)
 
     # The inputs of each pool, in float32: there is no copy of all data in float64.
     wide_shape = (1, -1) if inputs.ndim == 2 else (1, -1, 1, 1)
@@ -189,6 +169,38 @@ def standardized(world: World, how: str | Constants = "none") -> World:
     about = {**world.about, "means": means.tolist(), "deviations": deviations.tolist()}
     scaled_drift = None if world.drift is None else replace(world.drift, data=scaled_steps)
     return replace(world, clients=scaled_steps[0], drift=scaled_drift, about=about)
+
+
+def _check_can_be_scaled(inputs: Any) -> None:
+    """Raise :class:`~coterie.settings.UserError` for inputs that are neither features nor images."""
+    if not isinstance(inputs, torch.Tensor):
+        raise UserError(
+            "standardize needs one tensor of features or images per client, and the inputs are of another form"
+        )
+    are_pixels = inputs.dtype == torch.uint8 and inputs.ndim == 4
+    if not (inputs.is_floating_point() or are_pixels) or inputs.ndim not in (2, 4):
+        raise UserError(
+            "standardize needs features or images, and the inputs are tokens or of another shape"
+        )
+
+
+def _input_constants(
+    world: World, how: str | Constants, inputs: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The means and deviations: of the first time step's training data, or those that the user gives."""
+    if isinstance(how, str):
+        means, deviations = pooled(data.train for data in world.steps[0].values())
+    else:
+        # Constants with names are put in the order of the features.
+        features = world.about.get("features")
+        given_means, given_deviations = how
+        ordered_means = in_order_of(features, "means", given_means)
+        ordered_deviations = in_order_of(features, "deviations", given_deviations)
+        means = _constants("means", ordered_means, inputs)
+        deviations = _constants("deviations", ordered_deviations, inputs)
+    if not bool((deviations > 0).all()):
+        raise SettingError(f"deviations must be > 0, got {float(deviations.min()):g}")
+    return means, deviations
 
 
 def _is_pooled_or_pair(constants: Any) -> bool:

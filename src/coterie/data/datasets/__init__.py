@@ -138,23 +138,25 @@ def resolve(folder: Path | str | None, name: str, *, file: bool = False) -> Path
             the other way round.
     """
     # The words of the messages.
-    noun = "file" if file else "folder"
-    usage = "--data FILE.csv" if file else "--data DIR"
+    path_noun = "file" if file else "folder"
+    option_hint = "--data FILE.csv" if file else "--data DIR"
     data_path = folder or os.environ.get("COTERIE_DATA")
     if not data_path:
         request = f"{name} is read from files: give their folder"
         if file:
             request = "a table is read from a file: give it"
-        raise UserError(f"{request} with {usage} or set COTERIE_DATA")
-    path = expanded(data_path)
+        raise UserError(f"{request} with {option_hint} or set COTERIE_DATA")
+    resolved_path = expanded(data_path)
     # The path must exist, and be a file for a table and a folder for everything else.
-    if file and path.is_dir():
-        raise UserError(f"{path} is a folder, and a table is one file: give it with {usage}")
-    if not path.exists():
-        raise UserError(f"the data {noun} {path} does not exist")
-    if not file and not path.is_dir():
+    if file and resolved_path.is_dir():
         raise UserError(
-            f"the data folder {path} is a file; for a table of your own, use the scenario "
+            f"{resolved_path} is a folder, and a table is one file: give it with {option_hint}"
+        )
+    if not resolved_path.exists():
+        raise UserError(f"the data {path_noun} {resolved_path} does not exist")
+    if not file and not resolved_path.is_dir():
+        raise UserError(
+            f"the data folder {resolved_path} is a file; for a table of your own, use the scenario "
             "table/clients"
         )
-    return path
+    return resolved_path

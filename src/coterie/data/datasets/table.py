@@ -188,11 +188,18 @@ def _clients(path: Path, file_stamp: tuple[int, int], options: TableSettings) ->
     unused_columns = [
         name for name in column_names if name not in (*role_columns, *feature_columns)
     ]
-    first_values = read_start(unused_columns) if unused_columns else {}
+    hints = [*own_data.hints]
+    if unused_columns:
+        hints += _date_hints(read_start(unused_columns))
+    return replace(own_data, hints=hints)
+
+
+def _date_hints(first_values: Columns) -> list[str]:
+    """A hint about the first of some columns that has dates; none if no column has."""
     for column_name, column_start in first_values.items():
         if is_date_column(column_start):
-            return replace(own_data, hints=[*own_data.hints, looks_like_time(column_name)])
-    return replace(own_data, hints=[*own_data.hints])
+            return [looks_like_time(column_name)]
+    return []
 
 
 TABLE_ENDINGS = (".csv", ".parquet")
