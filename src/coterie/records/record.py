@@ -48,6 +48,8 @@ T = TypeVar("T")
 
 RUN_FILE = "run.toml"
 ROUNDS_FILE = "rounds.jsonl"
+EXPERIMENT_FILE = "experiment.toml"
+"""The recorded experiment of several runs, in the folder of their directories."""
 
 NODES_FILE = "nodes.json"
 """File with the information that the server of a federation has about its nodes, besides the

@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from coterie.files import descriptor, within
-from coterie.records.record import ROUNDS_FILE, RUN_FILE
+from coterie.records.record import EXPERIMENT_FILE, ROUNDS_FILE, RUN_FILE
 from coterie.records.store import write_whole
 from coterie.records.text_files import read_recorded
 from coterie.report.page import checked_suffix, page
 from coterie.report.page.document import PageRun, document_of, read_run
 from coterie.report.summary import expand
-from coterie.runs.experiment import EXPERIMENT_FILE
 
 RELOAD_SECONDS = 3
 """Seconds after which a page of a running experiment reloads itself."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.data.scenario import FEDERATION, OWN_WORLD
-from coterie.records.record import RUN_FILE
+from coterie.records.record import EXPERIMENT_FILE, RUN_FILE
 from coterie.records.shown import ClientId
 from coterie.report.compared import unequal
 from coterie.report.contest import BASELINES, Contest, Gain
@@ -22,7 +22,6 @@ from coterie.report.recommendation import Recommendation, recommend
 from coterie.report.trials import MethodTrials
 from coterie.report.warnings import reference_line, warnings
 from coterie.report.words import count, number, who
-from coterie.runs.experiment import EXPERIMENT_FILE
 
 MAX_GROUPS_IN_SENTENCE = 12
 """The greatest number of groups that a verdict names."""

@@ -19,6 +19,7 @@ from coterie.notebook.tables import count
 from coterie.records import checksum
 from coterie.records.codec import DamagedError
 from coterie.records.record import (
+    EXPERIMENT_FILE,
     NODES_FILE,
     OTHER_TENSORS_FILE,
     ROUNDS_FILE,
@@ -31,7 +32,6 @@ from coterie.records.round_line import MATRICES_FOLDER, load_matrices
 from coterie.records.shown import Shown, ends
 from coterie.records.store import LOCK_FILE, PART_SUFFIX, Checkpoints, check_schema, write_whole
 from coterie.records.text_files import EDITABLE_ENTRIES, read_recorded, read_toml
-from coterie.runs.experiment import EXPERIMENT_FILE
 from coterie.runs.export import MODELS_FILE, SHARED_FILE
 from coterie.runs.folders import OwnMethodError, reopen
 from coterie.runs.loading import read_document, read_model

@@ -55,7 +55,7 @@ from coterie.methods import made as made_method
 from coterie.methods import method_class
 from coterie.models import nets
 from coterie.notebook.tables import count, some
-from coterie.records.record import ROUNDS_FILE, RUN_FILE
+from coterie.records.record import EXPERIMENT_FILE, ROUNDS_FILE, RUN_FILE
 from coterie.records.store import CHECKPOINTS_KEPT
 from coterie.records.text_files import read_any
 from coterie.robust import Robust
@@ -74,9 +74,6 @@ from coterie.settings import (
 )
 from coterie.settings.calls import public
 from coterie.training.precision import PRECISIONS
-
-EXPERIMENT_FILE = "experiment.toml"
-"""The recorded experiment of several runs, in the folder of their directories."""
 
 ENGINE_NAMES = ("inprocess", "flower", *entry_points("coterie.engines"))
 """The engines: Coterie's own processes, Flower's simulation, and those of extensions."""

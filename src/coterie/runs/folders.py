@@ -25,12 +25,11 @@ from coterie.notebook.progress import tell
 from coterie.notebook.tables import count
 from coterie.records.checksum import sealed_toml
 from coterie.records.codec import DamagedError
-from coterie.records.record import RUN_FILE, Record
+from coterie.records.record import EXPERIMENT_FILE, RUN_FILE, Record
 from coterie.records.store import LOCK_FILE, PART_SUFFIX, SCHEMA_VERSION, write_whole
 from coterie.records.text_files import read_recorded, to_toml
 from coterie.runs.experiment import (
     DEMO_METHODS,
-    EXPERIMENT_FILE,
     Experiment,
     data_folder,
     make,

@@ -19,10 +19,9 @@ from coterie.contrib.tracking.metrics import Metrics, settings, words
 from coterie.contrib.tracking.pictures import Picture, pictures
 from coterie.extensions import Registry
 from coterie.files import check_links, descriptor, read_within, within
-from coterie.records.record import ROUNDS_FILE, Record
+from coterie.records.record import EXPERIMENT_FILE, ROUNDS_FILE, Record
 from coterie.records.shown import Line, ends, shown
 from coterie.records.store import SCHEMA_VERSION, check_schema, write_whole
-from coterie.runs.experiment import EXPERIMENT_FILE
 from coterie.settings import UserError
 
 TRACK = "track"
