@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from coterie.randomness import Purpose, generator, numpy_generator, seeded
+from coterie.randomness import GlobalStates, Purpose, generator, numpy_generator, seeded
 
 # As the code makes them: seed, purpose, exchange, client.
 KEYS = st.tuples(
@@ -107,6 +109,30 @@ def test_code_may_seed_a_generator_itself_around_a_scope() -> None:
         with seeded(2):
             np.random.random()  # noqa: NPY002
         assert np.random.random() == alone  # noqa: NPY002
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: torch.rand(1),
+        random.random,
+        lambda: random.gauss(0.0, 1.0),
+        np.random.random,
+        np.random.normal,
+    ],
+)
+def test_global_states_show_a_draw_and_set_it_back(draw: Callable[[], Any]) -> None:
+    with seeded(1):
+        numbers = [draw() for _ in range(3)]
+    with seeded(1):
+        assert draw() == numbers[0]
+        states = GlobalStates()
+        assert not states.moved
+        assert draw() == numbers[1]
+        assert states.moved
+        states.restore()
+        assert not states.moved
+        assert draw() == numbers[1]
 
 
 def test_another_global_generator_of_numpy_stays() -> None:

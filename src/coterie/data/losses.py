@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 
 from coterie.data.batches import Batch, rows, size, tensors
-from coterie.randomness import seeded
+from coterie.randomness import GlobalStates, seeded
 
 Loss = Callable[[Any, Any], "torch.Tensor"]
 
@@ -413,13 +414,15 @@ def _vectorised(loss: Loss, outputs: Batch, targets: Batch) -> torch.Tensor | No
 
     # The user's code can raise anything. A warning, such as that a function is slow under vmap,
     # says nothing about the loss.
-    try:
-        with seeded(0) as scope, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            losses = torch.func.vmap(loss_of_single)(outputs, targets).float()
-            if losses.dim() != 1 or scope.moved:
-                return None
-    except Exception:
+    losses = None
+    states = GlobalStates()
+    with suppress(Exception), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        losses = torch.func.vmap(loss_of_single)(outputs, targets).float()
+    if states.moved:
+        states.restore()
+        return None
+    if losses is None or losses.dim() != 1:
         return None
     is_equal = _equal_one_by_one(loss, outputs, targets, ExampleLosses(losses))
     return losses if is_equal else None

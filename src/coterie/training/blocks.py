@@ -113,6 +113,8 @@ class Block:
         self.stack = DenseStack.of(learner)
         # Which loss of torch the loss is; the first batch shows it.
         self.torch_loss: TorchLoss | None = None
+        # The loss of each client's batch, for a loss that is not known.
+        self.client_loss = torch.func.vmap(learner.objective.loss)
         # Whether the loss is the cross entropy of classes; the targets show it.
         self.of_classes = False
 
@@ -315,8 +317,11 @@ class Block:
             torch_total = self._of_torch(outputs, targets, is_present)
             if torch_total is not None:
                 return torch_total
-        # Any other loss: one call for all clients with equally many examples in this batch.
-        client_loss = torch.func.vmap(self.learner.objective.loss)
+        # Any other loss: one call for all clients, which usually need no padding in this batch.
+        client_loss = self.client_loss
+        if is_present.all():
+            return client_loss(outputs, targets).sum()
+        # Otherwise one call for all clients with equally many examples.
         example_counts = is_present.sum(1)
         total_loss = outputs.new_zeros(())
         for example_count in example_counts.unique().tolist():
