@@ -8,6 +8,8 @@
 # make bench: speed beside a plain loop and Flower's simulation; the documents' tables of it are made anew.
 PYTHON ?= python3
 VENV := .venv
+# What Python compiles is kept: otherwise each worker compiles all tests anew, and each process that a test starts the package.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 SUITES := attack papers benchmarks docs

@@ -49,7 +49,7 @@ from coterie.randomness import seeded
 from coterie.report.summary import summary
 from coterie.settings import SettingError
 from flowered import FIRST, Here, app_of, foreign, over_flower, same, strategy_of
-from method_examples import of_each_kind
+from method_examples import of_each_kind, slow
 from small import FEATURES, mlp, world
 
 pytestmark = pytest.mark.usefixtures("flower_run")
@@ -186,7 +186,7 @@ def test_the_first_model_may_be_given() -> None:
 # ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["fedavg", "cfl", "flhc", "hcct", "hcct-e"])
+@pytest.mark.parametrize("name", ["fedavg", "cfl", "hcct-e", *slow("flhc", "hcct")])
 @seeded(0)
 def test_an_app_that_knows_nothing_of_coterie_takes_part(name: str) -> None:
     tried = replace(world(IDS), training=Training(batch=0, lr=0.2, lr_decay=0.9))

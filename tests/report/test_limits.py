@@ -176,9 +176,9 @@ def test_fedfa_notes_whose_weight_it_limits(hostile: bool) -> None:
         rounds(
             FedFA(),
             tried,
-            rounds=60,
+            rounds=30,
             workers=1,
-            eval_every=60,
+            eval_every=30,
             robust=Robust(share=0.1) if hostile else None,
         )
     )

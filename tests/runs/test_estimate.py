@@ -40,9 +40,9 @@ def recorded(one: Experiment, folder: Path) -> list[dict[str, Any]]:
 
 
 COUNTED = [
-    "fedavg", "independent", "ifca", "maxfl", "fedfa", {"name": "flhc", "warmup": 3, "groups": 2, "threshold": "none"},
-    {"name": "cfl", "fraction": 0.5, "warmup": 9}, {"name": "flsc", "overlap": 2}, "hcct",
-    {"name": "acfl", "fraction": 0.25, "groups": 2, "threshold": "none"},
+    "fedavg", "ifca", "maxfl", "fedfa", {"name": "flhc", "warmup": 3, "groups": 2, "threshold": "none"},
+    {"name": "cfl", "fraction": 0.5, "warmup": 9}, {"name": "acfl", "fraction": 0.25, "groups": 2, "threshold": "none"},
+    *slow("independent", {"name": "flsc", "overlap": 2}, "hcct"),
 ]  # fmt: skip
 
 
