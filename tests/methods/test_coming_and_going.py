@@ -100,7 +100,7 @@ def test_the_model_of_a_silent_client_changes_with_its_groups_only(name: str) ->
 )  # it probes once, with too few here
 def test_finds_the_groups_with_three_in_ten_silent(name: str) -> None:
     found = [
-        last(EXAMPLES[name], grouped(THREE, seed=s), 60, silent=at_random(s)).groups == TRUTH
+        last(EXAMPLES[name], grouped(THREE, seed=s), 100, silent=at_random(s)).groups == TRUTH
         for s in range(5)
     ]
     assert sum(found) >= 4
