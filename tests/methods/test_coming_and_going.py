@@ -1,4 +1,8 @@
-"""What holds of every method when clients are silent, join late, leave and come back."""
+"""What holds of every method when clients are silent, join late, leave and come back.
+
+The quick tests have one method of each kind here: the laws of tests/methods/test_contract.py, which
+they hold all methods to, have clients that are silent, leave and come back as well.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,6 @@ from method_examples import (
     FINDS_GROUPS,
     check_assignment,
     of_each_kind,
-    of_each_method,
 )
 from worlds import THREE, TRUTH, Pull, grouped, last, play
 
@@ -35,7 +38,7 @@ def sums_to_one(name: str) -> bool:
     return getattr(method, "averaging", "") != "gradients" and getattr(method, "rule", "") != "cho"
 
 
-@pytest.mark.parametrize("name", of_each_method(name for name in EXAMPLES if sums_to_one(name)))
+@pytest.mark.parametrize("name", of_each_kind(name for name in EXAMPLES if sums_to_one(name)))
 def test_weights_sum_to_one_whoever_answers(name: str) -> None:
     # All clients train to the same model from wherever they start: so does every average of some of
     # them.
@@ -74,7 +77,7 @@ def served(played: Any) -> dict[int, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    "name", of_each_method(name for name in EXAMPLES if not name.startswith("flsc"))
+    "name", of_each_kind(name for name in EXAMPLES if not name.startswith("flsc"))
 )  # its groups overlap
 def test_the_model_of_a_silent_client_changes_with_its_groups_only(name: str) -> None:
     before = None
@@ -106,7 +109,7 @@ def test_finds_the_groups_with_three_in_ten_silent(name: str) -> None:
     assert sum(found) >= 4
 
 
-@pytest.mark.parametrize("name", of_each_method(EXAMPLES))
+@pytest.mark.parametrize("name", of_each_kind(EXAMPLES))
 def test_clients_join_leave_and_come_back(name: str) -> None:
     method, whole = EXAMPLES[name], grouped(THREE)
     assert isinstance(method, Admits)
@@ -141,7 +144,7 @@ def test_newcomers_and_who_returns_find_their_groups(name: str) -> None:
     assert last(method, whole, 60, state=state, first=60).groups == TRUTH
 
 
-@pytest.mark.parametrize("name", of_each_method(EXAMPLES))
+@pytest.mark.parametrize("name", of_each_kind(EXAMPLES))
 def test_where_all_have_left_there_is_no_group(name: str) -> None:
     method, world = EXAMPLES[name], grouped(THREE)
     state = method.retire(last(method, world, 5).state, world.clients)
@@ -149,7 +152,7 @@ def test_where_all_have_left_there_is_no_group(name: str) -> None:
     assert method.assignment(state).groups == ()
 
 
-@pytest.mark.parametrize("name", of_each_method(EXAMPLES))
+@pytest.mark.parametrize("name", of_each_kind(EXAMPLES))
 def test_all_may_leave_but_one(name: str) -> None:
     method, world = EXAMPLES[name], grouped(THREE)
     state = method.retire(last(method, world, 12).state, tuple(c for c in world.clients if c != 40))

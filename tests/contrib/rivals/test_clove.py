@@ -210,6 +210,7 @@ def test_one_model_is_fedavg(first: str) -> None:
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_groups_are_found_where_ifca_has_one() -> None:
     """From equal first models all clients of IFCA choose the first for ever; here the random first round helps."""
     world = replace(SCENARIOS["digits/label-permutation"], clients=20, groups=4).build(0)
