@@ -294,3 +294,131 @@ def test_a_group_has_one_colour_in_all_sections(hospitals: Opened) -> None:
         assert len(colours[name]) == 3
         assert len(set(colours[name])) == 2
     assert not set(colours["north"][:2]) & set(colours["east"])
+
+
+@pytest.fixture(scope="module")
+def demonstration(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a page of 20 clients: one model, training alone, and four groups that one note made."""
+    folder = tmp_path_factory.mktemp("twenty")
+    everybody = list(range(20))
+    groups = [everybody[first::4] for first in range(4)]
+    split = note("split", everybody, groups, text="they differ")
+    for method, found in (
+        ("fedavg", [everybody]),
+        ("independent", [[client] for client in everybody]),
+        ("cfl", groups),
+    ):
+        notes = (split,) if method == "cfl" else ()
+        lines = [line(1, [everybody]), line(2, found, *notes), line(3, found)]
+        for client, entry in lines[2]["clients"].items():
+            entry["accuracy"] = {"fedavg": 0.3, "independent": 0.7}.get(method, 0.9)
+            entry["accuracy"] += int(client) / 1000
+        write(folder / "runs" / method, lines, method, tests=[9] * 20)
+    path = folder / "page.html"
+    path.write_text(page(document([folder / "runs"])), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def twenty(browser: Any, demonstration: Path) -> Iterator[Opened]:
+    opened = Opened(browser, demonstration)
+    yield opened
+    opened.tab.close()
+    assert opened.wrong == []
+
+
+def test_two_numbers_and_all_clients_come_before_any_table(twenty: Opened) -> None:
+    numbers = twenty.tab.locator(".hero .big b").all_inner_texts()
+    assert [number.split() for number in numbers] == [["31%"], ["91%"]]
+    strip = twenty.tab.locator("figure.strip")
+    assert strip.locator(".plot circle.dot-shared").count() == 20
+    assert strip.locator(".plot circle.dot-alone").count() == 20
+    assert strip.locator(".plot circle[fill]").count() == 20
+    box = strip.bounding_box()
+    table = twenty.tab.locator("table").first.bounding_box()
+    assert box["y"] + box["height"] <= table["y"]
+    assert twenty.tab.locator("h1").first.inner_text().startswith("Use cfl")
+
+
+def test_the_strip_is_read_by_pointer_and_keys(twenty: Opened) -> None:
+    drawing = twenty.tab.locator("figure.strip .plot svg")
+    drawing.hover(position={"x": 200, "y": 12})
+    assert re.fullmatch(
+        r"client \d+, G\d\none model for all \(fedavg\): 3\d\.\d %\n"
+        r"training alone \(independent\): 7\d\.\d %\ncfl: 9\d\.\d %",
+        twenty.tip(),
+    )
+    drawing.focus()
+    twenty.tab.keyboard.press("ArrowDown")
+    twenty.tab.keyboard.press("ArrowDown")
+    assert twenty.tip().startswith("client ")
+
+
+@pytest.mark.parametrize("width", [360, 768, 1280, 1440, 1920])
+def test_no_width_scrolls_sideways_and_no_table_scrolls_inside(twenty: Opened, width: int) -> None:
+    twenty.tab.set_viewport_size({"width": width, "height": 900})
+    assert twenty.tab.evaluate("document.documentElement.scrollWidth") == width
+    for label in ("Clients by method", "Table of clients"):
+        table = twenty.tab.get_by_role("region", name=label).first
+        assert table.locator("tbody tr").count() == 20
+        hidden_rows = table.evaluate("(box) => box.scrollHeight - box.clientHeight")
+        hidden_columns = table.evaluate("(box) => box.scrollWidth - box.clientWidth")
+        assert (hidden_rows, hidden_columns) == (0, 0)
+
+
+def test_baselines_are_folded_until_a_link_leads_there(twenty: Opened) -> None:
+    assert twenty.tab.locator("section.run > details.folded").count() == 2
+    assert twenty.tab.locator("section.run > details.folded[open]").count() == 0
+    twenty.tab.locator("nav a", has_text="fedavg").click()
+    opened = twenty.tab.locator("section.run > details.folded[open]")
+    opened.wait_for()
+    assert "All 20 clients were one group in every round." in opened.inner_text()
+    assert opened.locator("canvas").count() == 0
+
+
+def test_a_reason_of_four_groups_is_in_the_tree_once(twenty: Opened) -> None:
+    tree = twenty.tab.locator(".tree").first
+    assert tree.inner_text().count("they differ") == 1
+    assert "all rounds 1–1" in re.sub(r"\s+", " ", tree.inner_text())
+
+
+def test_words_are_explained_where_they_first_appear(twenty: Opened) -> None:
+    links = twenty.tab.locator("a.word")
+    targets = [link.get_attribute("href") for link in links.all()]
+    assert len(targets) == len(set(targets)) > 3
+    for target in targets:
+        assert twenty.tab.locator(str(target)).count() == 1
+
+
+def test_a_client_on_few_examples_is_told_how_many_it_needs(twenty: Opened) -> None:
+    unsure = twenty.tab.locator(".verdict td .gain.same").first
+    assert "needs about" in str(unsure.get_attribute("title"))
+    assert twenty.tab.locator(".verdict td", has_text="needs ~").count() > 0
+
+
+def test_what_has_no_bound_is_folded(browser: Any, tmp_path: Path) -> None:
+    lines = []
+    for number in (1, 2, 3):
+        keep = note("keep", [0, 1], criteria=[criterion(0.6)], numbers={"own": number})
+        lines.append(line(number, [[0, 1]], keep))
+    path = tmp_path / "more.html"
+    path.write_text(page(document([write(tmp_path / "run", lines)])), encoding="utf-8")
+    tab = browser.new_page()
+    tab.goto(path.as_uri())
+    more = tab.locator("details", has_text="More numbers (1)")
+    assert more.get_attribute("open") is None
+    assert more.locator("h3").text_content() == "Clients that use their personal models"
+    shown = tab.locator("#decisions-0 ~ .columns, #decisions-0 ~ div figure.chart h3").first
+    assert "Mean update" in str(shown.text_content())
+    assert "Round 3: 0.6, not below 0.5." in tab.inner_text("main")
+    tab.close()
+
+
+def test_print_keeps_to_the_paper(browser: Any, demonstration: Path) -> None:
+    tab = browser.new_page(viewport={"width": 688, "height": 970})
+    tab.emulate_media(media="print")
+    tab.goto(demonstration.as_uri())
+    tab.wait_for_selector("figure.strip svg circle")
+    assert tab.evaluate("document.documentElement.scrollWidth") == 688
+    assert tab.locator("header").is_hidden()
+    tab.close()

@@ -69,8 +69,8 @@ function comparison(doc) {
     doc.verdicts.length > 1 && { name: "scenario", left: true, value: (r) => r.scenario, show: (r) => r.scenario },
     { name: "seeds", less: true, value: (r) => r.seeds.length, show: (r) => String(r.seeds.length) },
     { name: "rounds", less: true, value: (r) => r.rounds[0], show: (r) => r.rounds.join(", ") },
-    ...[[metric, "score", 3], ["worst client", "worst", 3], ["std. deviation", "std", 3], ["adjusted Rand index", "ari", 2], ["groups", "groups", 1]].map(([name, key_, digits]) => (
-      { name, value: (r) => r[key_].mean, show: (r) => interval(r[key_], digits) })),
+    ...[[metric, "score", 3], ["worst client", "worst", 3], ["std. deviation", "std", 3, true], ["adjusted Rand index", "ari", 2, true], ["groups", "groups", 1]].map(([name, key_, digits, less]) => (
+      { name, less, value: (r) => r[key_].mean, show: (r) => interval(r[key_], digits) })),
     { name: "up", less: true, value: (r) => r.bytes_up.mean, show: (r) => size(Math.round(r.bytes_up.mean)) },
     { name: "down", less: true, value: (r) => r.bytes_down.mean, show: (r) => size(Math.round(r.bytes_down.mean)) },
     { name: "time", less: true, value: (r) => r.seconds.mean, show: (r) => time(r.seconds.mean) },

@@ -82,7 +82,7 @@ function clientsByMethod(said, run) {
   const needsOf = new Map(table.rows.map((row, i) => [row.client, Number.isFinite(needs[i]) ? needs[i] : null]));
   const columns = [
     { name: "client", left: true, about: "Colours are the groups", value: (r) => r.client, show: (r) => [swatch(r.client), String(r.client)] },
-    { name: "tests", about: "Number of test examples, or of their subjects", value: (r) => r.tests, show: (r) => number(r.tests) },
+    { name: "tests", less: true, about: "Number of test examples, or of their subjects", value: (r) => r.tests, show: (r) => number(r.tests) },
     ...table.methods.map((method, i) => ({
       name: method, about: `${table.metric} in round ${table.round}`, value: (r) => r.values[i], show: (r) => cell(r.values[i], r.gains[i]),
     })),

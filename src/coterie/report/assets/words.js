@@ -14,6 +14,8 @@ const WORDS = {
   error: ["standard error", "How far a mean is from the true one, typically, because it is of few examples."],
   p: ["p", "The probability that clients with the same data would differ at least as much. A small p speaks for groups."],
   splithalf: ["split-half", "A method that trains every client on two random halves of its data: clients that differ more than their own halves do belong into different groups."],
+  probe: ["probe", "A round in which every client also trains on two random halves of its data, to test whether clients differ more than chance."],
+  candidate: ["not in use", "The method has found these groups, but clients still use other models, because the groups' models are not better yet."],
   constant: ["always predicting the same", "What a model that has learned nothing would score: the most frequent class, or the mean."],
 };
 
@@ -23,6 +25,8 @@ const PATTERNS = [
   ["heldout", /held-out loss(es)?/i],
   ["error", /standard errors?/],
   ["splithalf", /split-half/],
+  ["probe", /\bprobes?\b/],
+  ["candidate", /not in use/],
   ["shared", /one model for all/i],
   ["alone", /training alone/i],
   ["constant", /always predicting (the same|class \S+)/i],

@@ -19,9 +19,17 @@ from coterie.records.shown import ClientId, shown_as
 from coterie.report.figures.looks import Looks, numbered
 from coterie.report.figures.style import COLUMN, DASHES, GREY, LINE_HEIGHT, PAGE, panels
 from coterie.report.gathered import Gathered
-from coterie.report.page.charts import ArrangedMatrices, Chart, arrange, charts, load, measure
+from coterie.report.page.charts import (
+    MIN_ON_LOG_AXIS,
+    ArrangedMatrices,
+    Chart,
+    arrange,
+    charts,
+    load,
+    measure,
+)
 from coterie.report.page.document import client_tests, last_scores, pooled_scores, round_columns
-from coterie.report.words import count
+from coterie.report.words import count, is_p_value
 from coterie.report.words import rounds as in_words
 from coterie.settings import UserError
 
@@ -578,40 +586,80 @@ def _matrix(axes: Axes, run: Gathered, looks: Looks, layer: MatrixLayer) -> None
 
 
 def _criteria(run: Gathered) -> Figure:
-    """Draw the numbers that the method compared: the charts of the page."""
+    """Draw what the method compared with bounds, as charts of the page; if it has no bounds, its other numbers."""
     method = run.description["methods"][0]
-    drawn_charts = charts(method, run.folder, run.lines, run.notes, run.facts)
-    if not drawn_charts:
+    all_charts = charts(method, run.folder, run.lines, run.notes, run.facts)
+    if not all_charts:
         raise UserError(
             f"{run.folder} has no criteria recorded: the notes of its method, {method['name']}, have no numbers"
         )
-    drawing, all_axes = _grid(len(drawn_charts))
+    decisive = [chart for chart in all_charts if "outcomes" in chart or chart.get("links")]
+    drawn_charts = (decisive or all_charts)[:MAX_CRITERIA]
+    drawing, all_axes = _wide_grid(len(drawn_charts))
     looks = Looks(run)
     for axes, chart in zip(all_axes, drawn_charts, strict=True):
         # Bounds are behind the values that are compared with them.
         for level in chart["levels"]:
             _level(axes, level["name"], level["value"])
-        axes.set(title=textwrap.fill(chart["title"], 34), ylabel=chart["y"])
+        # The title says what the axis is, unless the chart names it otherwise.
+        label = chart["y"]
+        if label.replace("_", " ").lower() == chart["title"].lower():
+            label = ""
+        title_width = TITLE_LETTERS if len(drawn_charts) > 1 else TITLE_LETTERS * 9 // 10
+        axes.set_title(textwrap.fill(chart["title"], title_width), loc="left", pad=8)
+        axes.set_ylabel(label)
         draw = _tree if chart.get("links") else _chart
         draw(axes, run, looks, chart)
-    # One legend of the groups for all charts. The most recent groups have the greatest ids.
+    _legend_of_groups(drawing, run, looks, drawn_charts)
+    return drawing
+
+
+P_TICKS = {1e-16: "< 1e-16", 1e-12: "1e-12", 1e-8: "1e-8", 1e-4: "1e-4", 1.0: "1"}
+"""The ticks of p-values; smaller ones are drawn at the first of them."""
+
+BOUND: dict[str, Any] = {"color": GREY, "marker": "_", "markersize": 8}
+"""The style of a bound that changes."""
+
+MAX_CRITERIA = 8
+"""The greatest number of charts of criteria in a figure."""
+
+TITLE_LETTERS = 52
+"""The greatest number of letters in a line of a title above one of two columns."""
+
+
+def _wide_grid(num_axes: int) -> tuple[Figure, np.ndarray]:
+    """Create a figure with this number of axes, two side by side, for charts with long names."""
+    if num_axes == 1:
+        return _grid(1)
+    num_rows = math.ceil(num_axes / 2)
+    drawing, all_axes = panels(2, num_rows, width=PAGE, height=2.0)
+    for unused_axes in all_axes.flat[num_axes:]:
+        unused_axes.remove()
+    return drawing, all_axes.flat[:num_axes]
+
+
+def _legend_of_groups(
+    drawing: Figure, run: Gathered, looks: Looks, drawn_charts: Sequence[Chart]
+) -> None:
+    """Put one legend of the groups below all charts, of those with the most recent rounds."""
+    # The most recent groups have the greatest ids.
     drawn_nodes: set[int] = set()
     for chart in drawn_charts:
         nodes_of_chart = {series["node"] for series in chart["series"]}
         drawn_nodes |= nodes_of_chart - {None}
     named_nodes = sorted(drawn_nodes)[-MAX_GROUPS_IN_LEGEND:]
-    if len(named_nodes) > 1:
-        handles = []
-        for node in named_nodes:
-            look = {**looks.line(node), "linestyle": ""}
-            handles.append(Line2D([], [], **look, label=run.group_name(node)))
-        drawing.legend(
-            handles=handles,
-            loc="outside lower center",
-            ncols=4 if len(drawn_charts) == 1 else MAX_GROUPS_IN_LEGEND,
-            handletextpad=0.2,
-        )
-    return drawing
+    if len(named_nodes) < 2:
+        return
+    handles = []
+    for node in named_nodes:
+        look = {**looks.line(node), "linestyle": ""}
+        handles.append(Line2D([], [], **look, label=run.group_name(node)))
+    drawing.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=4 if len(drawn_charts) == 1 else MAX_GROUPS_IN_LEGEND,
+        handletextpad=0.2,
+    )
 
 
 def _level(axes: Axes, bound_name: str, bound: float) -> None:
@@ -640,19 +688,29 @@ def _chart(axes: Axes, run: Gathered, looks: Looks, chart: Chart) -> None:
         dash = {"linestyle": DASHES[series["dash"] % len(DASHES)]}
         if node is not None:
             look = looks.line(node)
-        elif is_of_groups:
+        elif is_of_groups or len(chart["series"]) == 1:
             look = SEVERAL
         else:
             look = numbered(series_number)
+        # The second number of a criterion is its bound.
+        if "outcomes" in chart and series["dash"] == 1:
+            look = BOUND
         # Where colours are of groups, the legend explains the dashes only.
         legend_look = {"color": "black", **dash} if is_of_groups else {**look, **dash}
-        legend.setdefault(series["name"], legend_look)
-        if look is SEVERAL:
+        if look is BOUND:
+            legend_look = {**BOUND, **dash}
+        # The title has the name of the value already.
+        is_value = series["name"].replace("_", " ").lower() == chart["title"].lower()
+        legend.setdefault("value" if is_value else series["name"], legend_look)
+        if look is SEVERAL and is_of_groups:
             legend["several groups together"] = {**SEVERAL, "linestyle": ""}
         curve(axes, *zip(*series["points"], strict=True), **{**look, **dash})
     over_rounds(axes, len(run.lines))
     if chart["log"]:
         axes.set_yscale("log")
+        if is_p_value(chart["title"]):
+            axes.set_yticks(list(P_TICKS), list(P_TICKS.values()))
+            axes.set_ylim(MIN_ON_LOG_AXIS / 3, 3)
     if len(legend) > 1:
         handles = [
             Line2D([], [], **look, label=legend_name) for legend_name, look in legend.items()

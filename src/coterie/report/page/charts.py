@@ -177,7 +177,7 @@ def _requirement(criterion: Mapping[str, Any], bound_in_words: str) -> str:
     """Return what a criterion needs and what it then means, as sentences."""
     needed = f"Needed: {SIDES[criterion['sign']]} {bound_in_words}."
     # The number of clients differs between groups.
-    meaning = re.sub(r"^\d+ clients", "clients", criterion["met"])
+    meaning = re.sub(r"^\d+ clients", "clients", criterion["met"]).removeprefix("which is ")
     return f"{needed} Then: {meaning}." if meaning else needed
 
 
@@ -276,6 +276,17 @@ def five_digits(value: float) -> float:
     return float(f"{value:.5g}")
 
 
+NUMBER_NAMES: Mapping[str, str] = {
+    "own": "clients that use their personal models",
+    "before": "clients that used their personal models before",
+    "moved": "clients that moved",
+    "z": "test statistic z",
+    "spread": "spread of the clients",
+    "dimension": "effective dimension of the updates",
+}
+"""Key of a number of notes -> what it is, where the key alone does not say it."""
+
+
 def _number_charts(notes: PlacedNotes) -> Iterable[Chart]:
     """Draw a chart for each further number that notes have in at least two rounds."""
     rounds_with_number: dict[str, set[int]] = {}
@@ -290,9 +301,8 @@ def _number_charts(notes: PlacedNotes) -> Iterable[Chart]:
         placed_numbers.append(PlacedNumbers(placed_note.round, placed_note.node, numbers))
     for quantity in several_times[:MAX_FURTHER_CHARTS]:
         series = _group_series(placed_numbers, {quantity: quantity})
-        yield _chart(
-            quantity, "A number that the method recorded; nothing was decided by it.", series
-        )
+        title = NUMBER_NAMES.get(quantity, quantity)
+        yield _chart(title, "A number that the method recorded; nothing was decided by it.", series)
 
 
 def _client_value_charts(notes: PlacedNotes) -> Iterable[Chart]:
