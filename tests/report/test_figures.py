@@ -16,7 +16,7 @@ import coterie
 from coterie.cli import main
 from coterie.report.gathered import gather
 from coterie.settings import UserError
-from page_runs import cosines, line, matrices, note, split_run, write
+from page_runs import cosines, criterion, line, matrices, note, split_run, write
 
 pytest.importorskip(
     "matplotlib", reason="Matplotlib is not installed (pip install 'coterie[report]')"
@@ -134,10 +134,28 @@ def test_cosines_have_zero_in_the_middle_and_distances_their_own_scale() -> None
 
 def test_criteria_are_the_charts_of_the_page(run: Path) -> None:
     axes = figure(gather(run), "criteria").axes
-    assert next(one.get_title() for one in axes if one.get_title()) == "Mean update"
+    assert axes[0].get_title(loc="left") == "Mean update"
     assert any(
         list(one.get_ydata()) == [0.2, 0.2] for one in axes[0].lines
     )  # G0's mean norm before its split
+
+
+def test_criteria_with_long_names_are_wide_enough_to_read(tmp_path: Path) -> None:
+    """Of ten criteria eight are drawn, two side by side, and no numbers without a bound."""
+    names = [f"held-out loss of candidate {number} less groups, in errors" for number in range(10)]
+    lines = []
+    for number in (1, 2, 3):
+        criteria = [{**criterion(0.6), "name": name} for name in names]
+        lines.append(
+            line(number, [[0, 1]], note("keep", [0, 1], criteria=criteria, numbers={"own": 1.0}))
+        )
+    drawing = figure(gather(write(tmp_path / "run", lines)), "criteria")
+    assert len(drawing.axes) == 8
+    drawing.draw_without_rendering()
+    for axes in drawing.axes:
+        assert axes.get_position().width * drawing.get_figwidth() > 2.5
+        assert axes.get_ylabel() == ""
+        assert axes.get_title(loc="left").replace("\n", " ").lower() in names
 
 
 @pytest.mark.slow

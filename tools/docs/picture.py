@@ -19,7 +19,7 @@ from playwright.sync_api import sync_playwright
 from coterie.report.page import document, page
 
 TO = Path(__file__).resolve().parents[2] / "docs" / "figures"
-WIDTH = 1100
+WIDTH = 1200
 
 
 def pictures(runs: str) -> dict[str, bytes]:
