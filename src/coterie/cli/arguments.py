@@ -330,6 +330,11 @@ def _add_reading_arguments(command_parsers: dict[str, Parser]) -> None:
     command_parsers["compare"].add_argument(
         "runs", metavar="RUN", nargs="+", help="run directories, or folders of several"
     )
+    command_parsers["compare"].add_argument(
+        "--table",
+        choices=("markdown", "latex"),
+        help="print the table of a paper: means ± half the 95%% interval, the best in bold",
+    )
     _add_json(command_parsers["compare"])
     command_parsers["report"].add_argument(
         "runs", metavar="RUN", nargs="+", help="run directories, or folders of several"

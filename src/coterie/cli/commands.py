@@ -33,6 +33,8 @@ def compare(arguments: argparse.Namespace) -> int:
     results = compared(arguments.runs)
     if arguments.json:
         say(to_json(results))
+    elif arguments.table is not None:
+        say(results.to_table(arguments.table).rstrip("\n"))
     else:
         terminal.console(sys.stdout).print(terminal.comparison(results))
     return 0

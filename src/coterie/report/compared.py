@@ -53,6 +53,22 @@ class Comparison(list[dict[str, Any]]):
         """
         return frame(self._rows({"": "mean", " low": "low", " high": "high"}))
 
+    def to_table(self, form: str = "markdown", columns: Sequence[str] = ()) -> str:
+        """Return the table of a paper: means over seeds ± half the 95 % interval, the best in bold.
+
+        Args:
+            form: ``markdown``, or ``latex`` for the package booktabs.
+            columns: The numbers of an entry to show, such as ``score`` (the main metric), ``worst``,
+                ``std``, ``ari``, ``bytes_up``. Without them: the main metric, its worst client, the
+                adjusted Rand index if true groups are known, and what clients send.
+
+        Raises:
+            UserError: An unknown form or column, or runs of several scenarios.
+        """
+        from coterie.report.paper_table import paper_table
+
+        return paper_table(self, form, columns)
+
     def __repr__(self) -> str:
         methods = []
         for entry in self:

@@ -1,0 +1,179 @@
+"""The table of a paper: a row per method, means over seeds with half their interval, the best in bold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coterie.report.compared import differences
+from coterie.report.terminal import numbered, plus_minus
+from coterie.settings import UserError, nearest
+
+Entry = Mapping[str, Any]
+"""A row of :func:`coterie.compare`."""
+
+TABLE_FORMATS = ("markdown", "latex")
+
+COLUMN_TITLES: Mapping[str, str] = {
+    "score": "",  # the name of the main metric
+    "worst": "worst client",
+    "std": "std over clients",
+    "ari": "ARI",
+    "bytes_up": "MB up",
+    "bytes_down": "MB down",
+}
+"""Number of a comparison -> the title of its column; others have their own name."""
+
+LESS_IS_BETTER = ("std", "loss", "exchanges", "bytes_up", "bytes_down", "evaluations", "seconds")
+NEITHER_IS_BETTER = ("groups", "isolated")
+MEGABYTE = 1e6
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A mean in words, and whether it is the best of its column."""
+
+    text: str
+    is_best: bool
+
+
+def default_columns(compared: Sequence[Entry]) -> list[str]:
+    """The main metric, its worst client, the adjusted Rand index where it is known, and what clients send."""
+    columns = ["score", "worst"]
+    if any(entry["ari"]["mean"] is not None for entry in compared):
+        columns.append("ari")
+    return [*columns, "bytes_up"]
+
+
+def paper_table(
+    compared: Sequence[Entry], form: str = "markdown", columns: Sequence[str] = ()
+) -> str:
+    """The table of a comparison in Markdown or LaTeX.
+
+    Args:
+        compared: The rows of :func:`coterie.compare`, all of one scenario.
+        form: ``markdown`` or ``latex`` (for the package booktabs).
+        columns: Numbers of a comparison, such as ``score`` (the main metric), ``worst``, ``std``,
+            ``ari``, ``bytes_up``; none: :func:`default_columns`.
+
+    Raises:
+        UserError: An unknown form or column, rows of several scenarios, or no rows.
+    """
+    _check(compared, form, columns)
+    chosen_columns = list(columns) or default_columns(compared)
+    titles = ["method", *(_title(compared[0], column) for column in chosen_columns)]
+    cells_of_columns = [_cells(compared, column) for column in chosen_columns]
+    rows = []
+    for number, label in enumerate(_labels(compared)):
+        rows.append((label, [cells[number] for cells in cells_of_columns]))
+    return _markdown(titles, rows) if form == "markdown" else _latex(titles, rows)
+
+
+def _check(compared: Sequence[Entry], form: str, columns: Sequence[str]) -> None:
+    if form not in TABLE_FORMATS:
+        raise UserError(f"the form of a table must be markdown or latex, got {form!r}")
+    if not compared:
+        raise UserError("there are no runs to make a table of")
+    scenarios = sorted({entry["scenario"] for entry in compared})
+    if len(scenarios) > 1:
+        raise UserError(
+            f"a table is of one scenario, and these runs are of {len(scenarios)}: {', '.join(scenarios)}; "
+            "name the runs of one of them"
+        )
+    known = [
+        name
+        for name, value in compared[0].items()
+        if isinstance(value, Mapping) and "mean" in value
+    ]
+    for column in columns:
+        if column not in known:
+            raise UserError(f"a table has no column {column!r}{nearest(column, known)}")
+
+
+def _title(entry: Entry, column: str) -> str:
+    title = COLUMN_TITLES.get(column, column)
+    return title or str(entry["metric"])
+
+
+def _labels(compared: Sequence[Entry]) -> list[str]:
+    """The methods' names; the settings in which several entries of one method differ are added."""
+    names = [entry["method"] for entry in compared]
+    labels = []
+    for name, settings in zip(names, differences(compared, ("settings",)), strict=True):
+        labels.append(f"{name} ({settings})" if settings else name)
+    return numbered(labels)
+
+
+def _cells(compared: Sequence[Entry], column: str) -> list[Cell]:
+    """A column: the mean over seeds ± half the 95 % interval; equal best ones are all marked."""
+    in_megabytes = column.startswith("bytes")
+    scale = MEGABYTE if in_megabytes else 1.0
+    digits = 1 if in_megabytes or column in NEITHER_IS_BETTER else 3
+    texts = []
+    means = []
+    for entry in compared:
+        value = {
+            part: None if number is None else number / scale
+            for part, number in entry[column].items()
+        }
+        texts.append(plus_minus(value, digits))
+        means.append(None if value["mean"] is None else round(value["mean"], digits))
+    best = _best(means, _is_less_better(compared[0], column))
+    if column in NEITHER_IS_BETTER:
+        best = None
+    return [
+        Cell(text, mean is not None and mean == best)
+        for text, mean in zip(texts, means, strict=True)
+    ]
+
+
+def _is_less_better(entry: Entry, column: str) -> bool:
+    if column in ("score", "worst", entry["metric"]):
+        return bool(entry["better"] != "greater")
+    return column in LESS_IS_BETTER
+
+
+def _best(means: Sequence[float | None], is_less_better: bool) -> float | None:
+    known = [mean for mean in means if mean is not None]
+    if not known:
+        return None
+    return min(known) if is_less_better else max(known)
+
+
+def _markdown(titles: Sequence[str], rows: Sequence[tuple[str, Sequence[Cell]]]) -> str:
+    lines = [
+        f"| {' | '.join(titles)} |",
+        f"| --- |{' ---: |' * (len(titles) - 1)}",
+    ]
+    for label, cells in rows:
+        texts = [f"**{cell.text}**" if cell.is_best else cell.text for cell in cells]
+        lines.append(f"| {' | '.join([label, *texts])} |")
+    return "\n".join(lines) + "\n"
+
+
+def _latex(titles: Sequence[str], rows: Sequence[tuple[str, Sequence[Cell]]]) -> str:
+    lines = [
+        rf"\begin{{tabular}}{{l{'r' * (len(titles) - 1)}}}",
+        r"\toprule",
+        " & ".join(_escaped(title) for title in titles) + r" \\",
+        r"\midrule",
+    ]
+    for label, cells in rows:
+        texts = [_escaped(label)]
+        for cell in cells:
+            number = cell.text.replace("±", r"$\pm$")
+            texts.append(rf"\textbf{{{number}}}" if cell.is_best else number)
+        lines.append(" & ".join(texts) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _escaped(text: str) -> str:
+    r"""Text for LaTeX.
+
+    >>> _escaped("k_1 (50 %)")
+    'k\\_1 (50 \\%)'
+    """
+    for character in "&%$#_{}":
+        text = text.replace(character, f"\\{character}")
+    return text

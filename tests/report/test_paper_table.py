@@ -1,0 +1,94 @@
+"""The table of a paper: the best of each column, forms, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coterie.report.compared import Comparison
+from coterie.settings import UserError
+
+
+def entry(
+    method: str, score: float | None, worst: float, bytes_up: float, **more: Any
+) -> dict[str, Any]:
+    """A row of a comparison over two seeds."""
+
+    def value(mean: float | None) -> dict[str, float | None]:
+        return {
+            "mean": mean,
+            "low": None if mean is None else mean - 0.01,
+            "high": None if mean is None else mean + 0.01,
+        }
+
+    return {
+        "method": method,
+        "scenario": "digits/iid",
+        "settings": {},
+        "metric": "accuracy",
+        "better": "greater",
+        "seeds": [0, 1],
+        "score": value(score),
+        "worst": value(worst),
+        "ari": value(None),
+        "bytes_up": value(bytes_up),
+        **more,
+    }
+
+
+COMPARED = Comparison([entry("fedavg", 0.5, 0.25, 2e6), entry("cfl", 0.75, 0.125, 1e6)])
+
+
+def test_the_best_of_each_column_is_bold() -> None:
+    assert COMPARED.to_table().splitlines() == [
+        "| method | accuracy | worst client | MB up |",
+        "| --- | ---: | ---: | ---: |",
+        "| fedavg | 0.500 ± 0.010 | **0.250 ± 0.010** | 2.0 ± 0.0 |",
+        "| cfl | **0.750 ± 0.010** | 0.125 ± 0.010 | **1.0 ± 0.0** |",
+    ]
+
+
+def test_of_an_error_the_least_is_the_best() -> None:
+    rows = [entry("a", 0.5, 0.9, 1.0, better="smaller"), entry("b", 0.75, 0.8, 1.0, better="smaller")]
+    first, second = Comparison(rows).to_table(columns=["score", "worst"]).splitlines()[2:]
+    assert first == "| a | **0.500 ± 0.010** | 0.900 ± 0.010 |"
+    assert second == "| b | 0.750 ± 0.010 | **0.800 ± 0.010** |"
+
+
+def test_a_column_of_latex_and_names_with_its_signs() -> None:
+    rows = [
+        entry("my_method", 0.5, 0.25, 1.0, settings={"k": 2}),
+        entry("my_method", 0.25, 0.25, 1.0, settings={"k": 3}),
+    ]
+    table = Comparison(rows).to_table("latex", ["score"])
+    assert r"my\_method (k 2) & \textbf{0.500 $\pm$ 0.010} \\" in table
+    assert table.startswith("\\begin{tabular}{lr}\n\\toprule\n")
+
+
+def test_an_unknown_number_is_a_dash_and_never_the_best() -> None:
+    rows = [entry("a", None, 0.9, 1.0), entry("b", 0.5, 0.8, 1.0)]
+    assert Comparison(rows).to_table(columns=["score"]).splitlines()[2:] == [
+        "| a | - |",
+        "| b | **0.500 ± 0.010** |",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("form", "columns", "words"),
+    [
+        ("html", (), "'html'"),
+        ("latex", ("scores",), "'scores'; did you mean score?"),
+    ],
+)
+def test_what_is_unknown_is_named(form: str, columns: tuple[str, ...], words: str) -> None:
+    with pytest.raises(UserError, match=words.replace("?", r"\?")):
+        COMPARED.to_table(form, columns)
+
+
+def test_runs_of_two_scenarios_have_no_common_table() -> None:
+    rows = [entry("a", 0.5, 0.5, 1.0), entry("a", 0.5, 0.5, 1.0, scenario="digits/label-swap")]
+    with pytest.raises(UserError, match="digits/iid, digits/label-swap"):
+        Comparison(rows).to_table()
+    with pytest.raises(UserError, match="no runs"):
+        Comparison([]).to_table()
