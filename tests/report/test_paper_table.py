@@ -50,7 +50,10 @@ def test_the_best_of_each_column_is_bold() -> None:
 
 
 def test_of_an_error_the_least_is_the_best() -> None:
-    rows = [entry("a", 0.5, 0.9, 1.0, better="smaller"), entry("b", 0.75, 0.8, 1.0, better="smaller")]
+    rows = [
+        entry("a", 0.5, 0.9, 1.0, better="smaller"),
+        entry("b", 0.75, 0.8, 1.0, better="smaller"),
+    ]
     first, second = Comparison(rows).to_table(columns=["score", "worst"]).splitlines()[2:]
     assert first == "| a | **0.500 ± 0.010** | 0.900 ± 0.010 |"
     assert second == "| b | 0.750 ± 0.010 | **0.800 ± 0.010** |"
