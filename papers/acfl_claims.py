@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from coterie.report.summary import agreement, interval
-from coterie.report.terminal import plus_minus
+from coterie.report.words import plus_minus
 from papers.comparing import ONE_MODEL, labels, method_table, of
 from papers.numbers import found, mean, picked, spread, values
 from papers.study import Claim, Row, Table

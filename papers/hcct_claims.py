@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from coterie.report.summary import interval
-from coterie.report.terminal import plus_minus
+from coterie.report.words import plus_minus
 from papers.comparing import ONE_MODEL, labels, of
 from papers.hcct_choice import OURS, PRINTED, with_chosen
 from papers.hcct_tables import MEMORY, best_tradeoff, error, said

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from coterie.report.summary import interval
-from coterie.report.terminal import plus_minus
+from coterie.report.words import plus_minus
 from papers.comparing import labels, of
 from papers.drawing import COLOURS, COLUMN, GREY, MARKERS, panels
 from papers.hcct_claims import WITH_MEMORY

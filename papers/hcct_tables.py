@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coterie.report.summary import interval
-from coterie.report.terminal import plus_minus
+from coterie.report.words import plus_minus
 from papers.comparing import labels, of, rand, sent
 from papers.hcct_choice import tradeoff, with_chosen
 from papers.numbers import found, mean, picked, spread, values

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from coterie.report.summary import interval
-from coterie.report.terminal import plus_minus
+from coterie.report.words import plus_minus
 from papers.study import Row
 
 

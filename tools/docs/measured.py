@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.report.summary import interval
-from coterie.report.terminal import number, numbered, plus_minus, size
+from coterie.report.terminal import size
+from coterie.report.words import number, numbered, plus_minus
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"

@@ -14,7 +14,7 @@ from measured import table
 from coterie.clustering import adjusted_rand
 from coterie.core import as_groups, row_of
 from coterie.report.summary import interval
-from coterie.report.terminal import plus_minus
+from coterie.report.words import plus_minus
 
 ROWS = Path(__file__).resolve().parents[2] / "docs" / "results" / "studies"
 NOTHING = "–"

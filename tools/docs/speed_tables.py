@@ -11,7 +11,8 @@ from typing import Any
 from measured import table
 
 from coterie.report.summary import interval
-from coterie.report.terminal import plus_minus, size
+from coterie.report.terminal import size
+from coterie.report.words import plus_minus
 
 SPEED = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "speed"
 TRAINING = ("a", "b", "c100", "c1000", "d", "h-lr", "h-cifar", "h-emnist")

@@ -11,7 +11,7 @@ from drift_tables import by_world, called, number
 from flux_tables import ELSEWHERE
 from measured import recorded, table
 
-from coterie.report.terminal import plus_minus
+from coterie.report.words import plus_minus
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 

@@ -8,7 +8,9 @@ from typing import Any
 from coterie.files import Folder
 from coterie.notebook.tables import count, frame, some, table
 from coterie.records.text_files import finite
+from coterie.report.paper_table import paper_table
 from coterie.report.summary import Summary, expand, interval, summary
+from coterie.report.words import numbered
 from coterie.settings.calls import public
 
 AROUND = ("scenario_settings", "training", "boundary", "robust", "run_settings", "limits")
@@ -65,9 +67,15 @@ class Comparison(list[dict[str, Any]]):
         Raises:
             UserError: An unknown form or column, or runs of several scenarios.
         """
-        from coterie.report.paper_table import paper_table
+        return paper_table(self, self._labels(), form, columns)
 
-        return paper_table(self, form, columns)
+    def _labels(self) -> list[str]:
+        """The methods' names; the settings in which several entries of one method differ are added."""
+        labels = []
+        for entry, settings in zip(self, differences(self, ("settings",)), strict=True):
+            method_name = entry["method"]
+            labels.append(f"{method_name} ({settings})" if settings else method_name)
+        return numbered(labels)
 
     def __repr__(self) -> str:
         methods = []

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.report.compared import differences
-from coterie.report.terminal import numbered, plus_minus
+from coterie.report.words import plus_minus
 from coterie.settings import UserError, nearest
 
 Entry = Mapping[str, Any]
@@ -47,12 +46,16 @@ def default_columns(compared: Sequence[Entry]) -> list[str]:
 
 
 def paper_table(
-    compared: Sequence[Entry], form: str = "markdown", columns: Sequence[str] = ()
+    compared: Sequence[Entry],
+    labels: Sequence[str],
+    form: str = "markdown",
+    columns: Sequence[str] = (),
 ) -> str:
     """The table of a comparison in Markdown or LaTeX.
 
     Args:
         compared: The rows of :func:`coterie.compare`, all of one scenario.
+        labels: What each row is called.
         form: ``markdown`` or ``latex`` (for the package booktabs).
         columns: Numbers of a comparison, such as ``score`` (the main metric), ``worst``, ``std``,
             ``ari``, ``bytes_up``; none: :func:`default_columns`.
@@ -65,7 +68,7 @@ def paper_table(
     titles = ["method", *(_title(compared[0], column) for column in chosen_columns)]
     cells_of_columns = [_cells(compared, column) for column in chosen_columns]
     rows = []
-    for number, label in enumerate(_labels(compared)):
+    for number, label in enumerate(labels):
         rows.append((label, [cells[number] for cells in cells_of_columns]))
     return _markdown(titles, rows) if form == "markdown" else _latex(titles, rows)
 
@@ -94,15 +97,6 @@ def _check(compared: Sequence[Entry], form: str, columns: Sequence[str]) -> None
 def _title(entry: Entry, column: str) -> str:
     title = COLUMN_TITLES.get(column, column)
     return title or str(entry["metric"])
-
-
-def _labels(compared: Sequence[Entry]) -> list[str]:
-    """The methods' names; the settings in which several entries of one method differ are added."""
-    names = [entry["method"] for entry in compared]
-    labels = []
-    for name, settings in zip(names, differences(compared, ("settings",)), strict=True):
-        labels.append(f"{name} ({settings})" if settings else name)
-    return numbered(labels)
 
 
 def _cells(compared: Sequence[Entry], column: str) -> list[Cell]:

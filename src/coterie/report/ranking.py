@@ -12,8 +12,8 @@ from coterie.files import within
 from coterie.records.record import RUN_FILE
 from coterie.report.compared import SAME_BUT_SEED
 from coterie.report.contest import BASELINES, Contest
-from coterie.report.terminal import numbered
 from coterie.report.trials import MethodTrials, Trial, read
+from coterie.report.words import numbered
 from coterie.settings import UserError
 
 SAME_WORLD = ("scenario", "scenario_settings", "metric", "better")

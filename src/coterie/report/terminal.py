@@ -16,7 +16,7 @@ from coterie.report.compared import differences, unequal
 from coterie.report.console import console as console
 from coterie.report.group_tree import Group, history
 from coterie.report.summary import Summary, last_tested
-from coterie.report.words import members
+from coterie.report.words import members, number, numbered, plus_minus
 
 MAX_PARTS_OF_EVENT = 4
 """The greatest number of groups that the line about a decision lists, and of client ranges in each."""
@@ -169,22 +169,6 @@ def comparison(compared: Sequence[Mapping[str, Any]]) -> Together:
     return Together(*paragraphs)
 
 
-def numbered(names: Sequence[str]) -> list[str]:
-    """Return the names, with a number added to each name that occurs more than once.
-
-    Example:
-        >>> numbered(["cfl", "fedavg", "cfl"])
-        ['cfl 1', 'fedavg', 'cfl 2']
-    """
-    labels = []
-    for position, name in enumerate(names):
-        if names.count(name) == 1:
-            labels.append(name)
-        else:
-            labels.append(f"{name} {names[: position + 1].count(name)}")
-    return labels
-
-
 def _comparison(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> Table:
     """Return the table of one scenario: at most 116 columns, for labels of 11 letters."""
     has_adversaries = any(entry["isolated"]["mean"] is not None for entry in compared)
@@ -213,30 +197,6 @@ def _comparison(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) ->
 def _range(numbers: Sequence[int]) -> str:
     """Return the first and the last of sorted numbers."""
     return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
-
-
-def plus_minus(value: Mapping[str, float | None], digits: int = 3) -> str:
-    """Return a mean in words, with half its interval if that is known.
-
-    Args:
-        value: mean, low and high.
-        digits: The number of decimal places.
-
-    Example:
-        >>> plus_minus({"mean": 0.9, "low": 0.85, "high": 0.95}), plus_minus({"mean": 0.9, "low": None, "high": None})
-        ('0.900 ± 0.050', '0.900')
-    """
-    # The interval is symmetric, so one end says all.
-    mean = value["mean"]
-    high = value["high"]
-    if mean is None or high is None:
-        return number(mean, digits)
-    return f"{mean:.{digits}f} ± {high - mean:.{digits}f}"
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    """Return a number in words, or a dash for None."""
-    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def size(num_bytes: float | None) -> str:

@@ -189,3 +189,43 @@ def rounds(numbers: Sequence[int], max_spans: int = 8) -> str:
     """
     text = members(numbers, max_spans=max_spans).rpartition(" (")[0]
     return f"round{'' if len(numbers) == 1 else 's'} {text}"
+
+
+def numbered(names: Sequence[str]) -> list[str]:
+    """Return the names, with a number added to each name that occurs more than once.
+
+    Example:
+        >>> numbered(["cfl", "fedavg", "cfl"])
+        ['cfl 1', 'fedavg', 'cfl 2']
+    """
+    labels = []
+    for position, name in enumerate(names):
+        if names.count(name) == 1:
+            labels.append(name)
+        else:
+            labels.append(f"{name} {names[: position + 1].count(name)}")
+    return labels
+
+
+def plus_minus(value: Mapping[str, float | None], digits: int = 3) -> str:
+    """Return a mean in words, with half its interval if that is known.
+
+    Args:
+        value: mean, low and high.
+        digits: The number of decimal places.
+
+    Example:
+        >>> plus_minus({"mean": 0.9, "low": 0.85, "high": 0.95}), plus_minus({"mean": 0.9, "low": None, "high": None})
+        ('0.900 ± 0.050', '0.900')
+    """
+    # The interval is symmetric, so one end says all.
+    mean = value["mean"]
+    high = value["high"]
+    if mean is None or high is None:
+        return number(mean, digits)
+    return f"{mean:.{digits}f} ± {high - mean:.{digits}f}"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Return a number in words, or a dash for None."""
+    return "-" if value is None else f"{value:.{digits}f}"
