@@ -18,7 +18,7 @@ from typing import Any
 
 from coterie.report.summary import interval
 from coterie.report.terminal import size
-from coterie.report.words import number, numbered, plus_minus
+from coterie.report.words import decimals, numbered, plus_minus
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
@@ -135,7 +135,7 @@ def cfl_defaults() -> str:
         (
             row["world"],
             f"{row['exact']} of {row['runs']}",
-            number(row["ari"]),
+            decimals(row["ari"]),
             _range(row["groups"]),
             str(row["last_split"]) if row["last_split"] else "-",
         )
@@ -169,9 +169,9 @@ def hcct_signals(what: str) -> str:
     columns = list(dict.fromkeys((row["way"], row["tradeoff"]) for row in chosen))
     cells: dict[str, list[str]] = {}
     for row in chosen:
-        right = f"{number(row['ari'], 2)}, {row['exact']} of {row['runs']}"
+        right = f"{decimals(row['ari'], 2)}, {row['exact']} of {row['runs']}"
         few = "" if row["size"] == "many" else ", few"
-        text = right if many else f"{right}; {number(row['accuracy'])}"
+        text = right if many else f"{right}; {decimals(row['accuracy'])}"
         cells.setdefault(f"`{row['world']}`{few}", []).append(text)
     up = {
         way: size(next(row["bytes_up"] for row in chosen if row["way"] == way))
@@ -196,7 +196,7 @@ def adversaries(part: str = "methods") -> str:
         cells.append(
             (
                 f"`{method}`",
-                number(calm),
+                decimals(calm),
                 *(f"{calm - rows[method, a, 1, 'defaults']:+.3f}" for a in attacks),
             )
         )
@@ -261,7 +261,9 @@ def robust_means() -> str:
     cells = []
     for method in dict.fromkeys(method for method, *_ in rows):
         calm = {defence: rows[method, "none", 1, defence] for defence in defences}
-        cells.append((f"`{method}`", "none", "0", *(number(calm[defence]) for defence in defences)))
+        cells.append(
+            (f"`{method}`", "none", "0", *(decimals(calm[defence]) for defence in defences))
+        )
         for attack, hostile in dict.fromkeys(
             (a, n) for m, a, n, _ in rows if m == method and a != "none"
         ):
@@ -325,8 +327,8 @@ def boundary_results() -> str:
             f"`{row['method']}`",
             row["boundary"],
             f"{row['exact']} of {row['runs']}",
-            number(row["ari"]),
-            number(row["accuracy"]),
+            decimals(row["ari"]),
+            decimals(row["accuracy"]),
             size(row["bytes_up"]),
             "-" if row["epsilon"] is None else f"{row['epsilon']:.3g}",
         )
@@ -436,16 +438,16 @@ def compared(name: str) -> str:
             (
                 f"`{label}`",
                 plus_minus(one["accuracy"]),
-                number(one["worst"]["mean"]),
-                number(one["std"]["mean"]),
-                number(one["ari"]["mean"], 2),
+                decimals(one["worst"]["mean"]),
+                decimals(one["std"]["mean"]),
+                decimals(one["ari"]["mean"], 2),
                 f"{one['exact']} of {len(one['seeds'])}",
                 *(f"{other['exact']} of {len(other['seeds'])}" for other in same),
-                number(one["groups"]["mean"], 1),
-                number(one["exchanges"]["mean"], 0),
+                decimals(one["groups"]["mean"], 1),
+                decimals(one["exchanges"]["mean"], 0),
                 size(one["bytes_up"]["mean"]),
                 size(one["bytes_down"]["mean"]),
-                number(one["evaluations"]["mean"], 0),
+                decimals(one["evaluations"]["mean"], 0),
             )
         )
     head = [

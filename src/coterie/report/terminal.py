@@ -16,7 +16,7 @@ from coterie.report.compared import differences, unequal
 from coterie.report.console import console as console
 from coterie.report.group_tree import Group, history
 from coterie.report.summary import Summary, last_tested
-from coterie.report.words import members, number, numbered, plus_minus
+from coterie.report.words import decimals, members, numbered, plus_minus
 
 MAX_PARTS_OF_EVENT = 4
 """The greatest number of groups that the line about a decision lists, and of client ranges in each."""
@@ -93,17 +93,17 @@ def table(summaries: Sequence[Summary]) -> Table:
             cells.append(("seed", str(run["seed"])))
         cells += [
             ("rounds", str(run["rounds"])),
-            (title(summaries), number(score.get("mean"))),
-            ("worst", number(score.get("worst"))),
+            (title(summaries), decimals(score.get("mean"))),
+            ("worst", decimals(score.get("worst"))),
         ]
-        cells += [(metric, number(run.get(metric))) for metric in other_metrics]
-        cells += [("groups", str(len(run["groups"]))), ("ARI", number(run["ari"], 2))]
+        cells += [(metric, decimals(run.get(metric))) for metric in other_metrics]
+        cells += [("groups", str(len(run["groups"]))), ("ARI", decimals(run["ari"], 2))]
         if has_adversaries:
-            cells.append(("isolated", number(run["isolated"], 2)))
+            cells.append(("isolated", decimals(run["isolated"], 2)))
         cells += [
             ("up", size(run["bytes_up"])),
             ("down", size(run["bytes_down"])),
-            ("seconds", number(run["seconds"], 1)),
+            ("seconds", decimals(run["seconds"], 1)),
         ]
         rows.append(cells)
     return _table_of(rows)
@@ -179,17 +179,17 @@ def _comparison(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) ->
             ("seeds", str(len(entry["seeds"]))),
             ("rounds", _range(entry["rounds"])),
             (title(compared), plus_minus(entry["score"])),
-            ("worst\nclient", number(entry["worst"]["mean"])),
-            ("std of\nclients", number(entry["std"]["mean"])),
-            ("adjusted\nRand", number(entry["ari"]["mean"], 2)),
-            ("groups", number(entry["groups"]["mean"], 1)),
-            ("exchanges", number(entry["exchanges"]["mean"], 0)),
+            ("worst\nclient", decimals(entry["worst"]["mean"])),
+            ("std of\nclients", decimals(entry["std"]["mean"])),
+            ("adjusted\nRand", decimals(entry["ari"]["mean"], 2)),
+            ("groups", decimals(entry["groups"]["mean"], 1)),
+            ("exchanges", decimals(entry["exchanges"]["mean"], 0)),
             ("up", size(entry["bytes_up"]["mean"])),
             ("down", size(entry["bytes_down"]["mean"])),
-            ("client\nevals", number(entry["evaluations"]["mean"], 0)),
+            ("client\nevals", decimals(entry["evaluations"]["mean"], 0)),
         ]
         if has_adversaries:
-            cells.append(("adversaries\nisolated", number(entry["isolated"]["mean"], 2)))
+            cells.append(("adversaries\nisolated", decimals(entry["isolated"]["mean"], 2)))
         rows.append(cells)
     return _table_of(rows)
 

@@ -222,10 +222,10 @@ def plus_minus(value: Mapping[str, float | None], digits: int = 3) -> str:
     mean = value["mean"]
     high = value["high"]
     if mean is None or high is None:
-        return number(mean, digits)
+        return decimals(mean, digits)
     return f"{mean:.{digits}f} ± {high - mean:.{digits}f}"
 
 
-def number(value: float | None, digits: int = 3) -> str:
+def decimals(value: float | None, digits: int = 3) -> str:
     """Return a number in words, or a dash for None."""
     return "-" if value is None else f"{value:.{digits}f}"
