@@ -25,7 +25,7 @@ from coterie.printable import say
 from coterie.records.shown import Line, shown_as, spread
 from coterie.report import terminal
 from coterie.report.limits import limit_sentences, limited
-from coterie.report.words import count
+from coterie.report.words import count, decimals
 
 MIN_UPDATE_SECONDS = 0.1
 """The least time between two updates, in seconds."""
@@ -169,7 +169,7 @@ class Live:
             self.last_tested_line = line
             # The mean is not a number if nothing was measured or the models diverged.
             mean = spread(line)["mean"]
-            score = terminal.number(mean if math.isfinite(mean) else None)
+            score = decimals(mean if math.isfinite(mean) else None)
             self.last_score = f"{shown_as(line).main} {score}"
         # Decisions that changed groups stay on the screen.
         for note in line["notes"]:
