@@ -118,6 +118,7 @@ def explain(arguments: argparse.Namespace) -> int:
 def methods(arguments: argparse.Namespace) -> int:
     """The command ``methods``."""
     from coterie.methods import METHODS, method_class
+    from coterie.methods._presets import presets_of
     from coterie.report import listing
     from coterie.report.console import console
 
@@ -136,6 +137,9 @@ def methods(arguments: argparse.Namespace) -> int:
         screen.print(listing.settings(method_type))
     else:
         say("It has no settings.")
+    # What each preset sets, as --set and files take it.
+    for preset_name, preset_settings in presets_of(method_type).items():
+        say(f"\npreset={preset_name}: {listing.assignments(preset_settings)}")
     return 0
 
 

@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     from coterie.runs.experiment import make, normal, read
     from coterie.runs.folders import begin_new
     from coterie.runs.run import Caution
-    from coterie.runs.set_option import assign
+    from coterie.runs.set_option import assign, presets_first
 
     # A tracker that is missing is an error before anything else is done.
     _tracking(arguments.track)
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.file:
         spec = read(arguments.file, trust_code=trusts_code, secret=secret)
     spec = options(arguments, spec)
-    for setting in arguments.set:
+    for setting in presets_first(arguments.set):
         spec = assign(spec, setting)
     # The secret of a rotation comes from a file, or from the environment; it stands in no setting.
     boundary = spec["boundary"]

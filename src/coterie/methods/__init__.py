@@ -8,6 +8,8 @@ from __future__ import annotations
 from coterie.methods import _named
 from coterie.methods._named import made as made
 from coterie.methods._named import method_class as method_class
+from coterie.methods._named import preset as preset
+from coterie.methods._presets import Presets as Presets
 from coterie.methods.acfl import ACFL as ACFL
 from coterie.methods.apfl import APFL as APFL
 from coterie.methods.auto import Auto as Auto

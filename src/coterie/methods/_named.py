@@ -8,7 +8,8 @@ from typing import Any
 
 from coterie.core import Method
 from coterie.extensions import Registry
-from coterie.settings import SettingError, UserError, build
+from coterie.methods._presets import PRESET, built
+from coterie.settings import SettingError, UserError
 from coterie.settings.calls import public
 from coterie.settings.field_names import edits, spelled
 
@@ -120,7 +121,7 @@ def made(method: Any) -> Any:
             raise SettingError(
                 f"a method's table needs a name, one of {', '.join(METHODS)}, got {method!r:.60}"
             )
-        return build(method_class(str(settings.pop("name"))), settings)
+        return built(method_class(str(settings.pop("name"))), settings)
     # A class is a likely slip for an object of it.
     if isinstance(method, type):
         raise SettingError(
@@ -131,3 +132,25 @@ def made(method: Any) -> Any:
     raise SettingError(
         f"a method is a name, a table with a name, or an object with the five functions, got {method!r:.60}"
     )
+
+
+@public
+def preset(method: str, name: str = "paper", **settings: Any) -> Any:
+    """Return a method with the settings of a preset, such as those of its paper.
+
+    Args:
+        method: The name of the method.
+        name: The name of the preset.
+        **settings: Settings that count before those of the preset.
+
+    Returns:
+        The method.
+
+    Raises:
+        UserError: There is no such method, preset or setting, or a value is not allowed.
+
+    Example:
+        >>> preset("cfl").eps2, preset("cfl", eps2=1.2).eps2
+        (1.6, 1.2)
+    """
+    return built(method_class(method), {PRESET: name, **settings})

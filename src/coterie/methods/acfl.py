@@ -73,6 +73,7 @@ from coterie.methods._decisions import (
     missed_quorum,
 )
 from coterie.methods._leavers import entries_without
+from coterie.methods._presets import Presets
 from coterie.settings import SettingError, check, nearest, setting
 
 
@@ -122,6 +123,15 @@ class ACFL:
     """One clustering by the dense layers after a brief training, then each client's model mixed with its cluster's."""
 
     name: ClassVar[str] = "acfl"
+
+    # The paper's threshold, and the epochs of its figure 3; it gives no λ and no linkage.
+    presets: ClassVar[Presets] = {
+        "paper": {
+            "pretrain_epochs": 2,
+            "similarity": "weights",
+            "threshold": 0.9,
+        }
+    }
 
     pretrain_epochs: int = setting(2, "epochs of training before the clustering (E)", ge=1)
     threshold: float | None = setting(

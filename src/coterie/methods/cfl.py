@@ -82,6 +82,7 @@ from coterie.core import (
 from coterie.methods import _cluster_tree
 from coterie.methods._cluster_tree import Leaf, Node, Tree, join, ordered, root
 from coterie.methods._decisions import KeepWhole, SplitGroup
+from coterie.methods._presets import Presets
 from coterie.settings import SettingError, check, setting
 
 
@@ -111,6 +112,18 @@ class CFL:
     """Recursive bipartition of stationary groups by the cosine similarity of their updates."""
 
     name: ClassVar[str] = "cfl"
+
+    # The authors' notebook, felisat/clustered-federated-learning; the paper gives no values.
+    presets: ClassVar[Presets] = {
+        "paper": {
+            "scale": "absolute",
+            "eps1": 0.4,
+            "eps2": 1.6,
+            "gamma_max": 0.0,
+            "persistence": 1,
+            "warmup": 20,
+        }
+    }
 
     eps1: float = setting(
         0.5, "a group is stationary if its mean update's norm is below this (ε1)", ge=0

@@ -35,6 +35,7 @@ from coterie.core import (
     state,
 )
 from coterie.methods._one_model import OneModel
+from coterie.methods._presets import Presets
 from coterie.settings import SettingError, check, setting
 
 
@@ -62,6 +63,9 @@ class FedBABU(OneModel[FedBABUState]):
     """One model for all whose head stays at its first values; every client fine-tunes it for itself."""
 
     name: ClassVar[str] = "fedbabu"
+
+    # The paper's experiments.
+    presets: ClassVar[Presets] = {"paper": {"tune_epochs": 5}}
 
     head: int = setting(1, "number of last layers that keep their first values", ge=0)
     tune_epochs: int = setting(

@@ -33,6 +33,7 @@ from coterie.core import (
     state,
 )
 from coterie.methods._one_model import OneModel
+from coterie.methods._presets import Presets
 from coterie.settings import SettingError, check, setting
 
 
@@ -59,6 +60,14 @@ class FedRep(OneModel[FedRepState]):
     """One model for all but its last layers, which every client trains for itself before it trains the shared ones."""
 
     name: ClassVar[str] = "fedrep"
+
+    # The paper's experiments.
+    presets: ClassVar[Presets] = {
+        "paper": {
+            "head_epochs": 10,
+            "weighting": "uniform",
+        }
+    }
 
     personal: int = setting(1, "number of last layers that stay at their client, the head", ge=0)
     head_epochs: int | None = setting(

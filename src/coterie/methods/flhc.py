@@ -58,6 +58,7 @@ from coterie.methods._decisions import (
     missed_quorum,
 )
 from coterie.methods._leavers import entries_without
+from coterie.methods._presets import Presets
 from coterie.settings import SettingError, check, setting
 
 
@@ -100,6 +101,24 @@ class FLHC:
     """FedAvg, then one hierarchical clustering of the updates, then FedAvg per cluster."""
 
     name: ClassVar[str] = "flhc"
+
+    # Section III of the paper: MNIST, and FEMNIST by writer. It also varies n and C.
+    presets: ClassVar[Presets] = {
+        "paper": {
+            "warmup": 10,
+            "fraction": 0.2,
+            "metric": "l2",
+            "linkage": "ward",
+            "threshold": 3.0,
+        },
+        "paper-femnist": {
+            "warmup": 10,
+            "fraction": 0.2,
+            "metric": "l2",
+            "linkage": "ward",
+            "threshold": 10.0,
+        },
+    }
 
     warmup: int = setting(10, "rounds of FedAvg before the clustering exchange (n)", ge=0)
     fraction: float = setting(

@@ -32,6 +32,7 @@ import torch
 
 from coterie.core import Client, Cohort, Plan, Replies, Task
 from coterie.methods._model_choice import Choice, Choosing, Start
+from coterie.methods._presets import Presets
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import SettingError, setting
 
@@ -41,6 +42,9 @@ class FLSC(Choosing):
     """k models; every client trains the mean of the ones it has the least training losses with."""
 
     name: ClassVar[str] = "flsc"
+
+    # In the original method clients begin with random sets.
+    presets: ClassVar[Presets] = {"paper": {"first": "random"}}
 
     overlap: int = setting(2, "number of models that a client chooses (n_s)", ge=1)
     first: str = setting(

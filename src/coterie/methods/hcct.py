@@ -97,6 +97,7 @@ from coterie.methods._hcct_signals import (
     without_noise,
 )
 from coterie.methods._leavers import entries_without, groups_without
+from coterie.methods._presets import Presets
 from coterie.settings import SettingError, check, setting
 
 
@@ -162,6 +163,15 @@ class HCCT:
     """In every epoch, the groups whose members gain most from each other: data against unlikeness."""
 
     name: ClassVar[str] = "hcct"
+
+    # The paper has no memory. λ is the default of the code published with it.
+    presets: ClassVar[Presets] = {
+        "paper": {
+            "scale": "absolute",
+            "tradeoff": 1.0,
+            "memory": 0.0,
+        }
+    }
 
     tradeoff: float = setting(
         0.7,
@@ -551,6 +561,16 @@ class HCCTE(HCCT):
     """HCCT that compares one layer alone: the one whose first updates differ most between clients."""
 
     name: ClassVar[str] = "hcct-e"
+
+    # As HCCT; the published code computes the variances of layers in another way.
+    presets: ClassVar[Presets] = {
+        **HCCT.presets,
+        "paper-code": {
+            **HCCT.presets["paper"],
+            "layer": "paper-code",
+            "newcomers": "partition",
+        },
+    }
 
     layer: str = setting("robust", _LAYER, choices=LAYERS, advanced=True)
 

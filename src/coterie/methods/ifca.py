@@ -31,6 +31,7 @@ import torch
 
 from coterie.core import Client, Cohort, Plan, Replies, Task, Weighting, weights
 from coterie.methods._model_choice import Choice, Choosing, Start
+from coterie.methods._presets import Presets
 from coterie.settings import setting
 
 
@@ -39,6 +40,18 @@ class IFCA(Choosing):
     """k models; every client trains the one it has the least training loss with."""
 
     name: ClassVar[str] = "ifca"
+
+    # The paper's rotations of MNIST, and of CIFAR-10.
+    presets: ClassVar[Presets] = {
+        "paper": {
+            "models": 4,
+            "fraction": 1.0,
+        },
+        "paper-cifar10": {
+            "models": 2,
+            "fraction": 0.1,
+        },
+    }
 
     averaging: str = setting(
         "models", "average trained models, or full-batch gradients", choices=("models", "gradients")

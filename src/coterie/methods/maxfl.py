@@ -61,6 +61,7 @@ from coterie.core import (
     weights,
     without,
 )
+from coterie.methods._presets import Presets
 from coterie.settings import check, setting
 
 
@@ -108,6 +109,9 @@ class MAXFL:
     """A global model of those who find it appealing; the others train alone."""
 
     name: ClassVar[str] = "maxfl"
+
+    # Cho et al.; the default is the form that HCCT compares with.
+    presets: ClassVar[Presets] = {"paper": {"rule": "cho"}}
 
     rule: str = setting(
         "distance",

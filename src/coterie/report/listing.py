@@ -77,6 +77,16 @@ def plain(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
+def assignments(settings: Mapping[str, Any]) -> str:
+    """Return settings as --set takes them.
+
+    Example:
+        >>> assignments({"eps1": 0.4, "groups": None})
+        'eps1=0.4 groups=none'
+    """
+    return " ".join(f"{name}={plain(value)}" for name, value in settings.items())
+
+
 def first_line(cls: type[Any]) -> str:
     """Return the first line of a class's docstring."""
     return (cls.__doc__ or "").strip().partition("\n")[0]

@@ -3,7 +3,7 @@
 In TOML, everything may be left out, but the file must not be empty::
 
     scenario = "digits/label-permutation"  # or a table: name = "...", and settings of it
-    methods = ["fedavg", "cfl"]   # or tables: [[methods]] name = "cfl", and settings of it
+    methods = ["fedavg", "cfl"]   # or tables: [[methods]] name = "cfl", and settings of it, or preset = "paper"
     rounds = 40
     seeds = [0, 1, 2]             # or a number of seeds, 3; or seed = 0
     target = 0.95                 # stop a run when its mean accuracy reaches this
@@ -53,6 +53,7 @@ from coterie.extensions import Registry, entry_points
 from coterie.files import expanded
 from coterie.methods import made as made_method
 from coterie.methods import method_class
+from coterie.methods._presets import built
 from coterie.models import nets
 from coterie.notebook.tables import count, some
 from coterie.records.record import EXPERIMENT_FILE, ROUNDS_FILE, RUN_FILE
@@ -63,7 +64,6 @@ from coterie.settings import (
     MOST_SEEDS,
     SettingError,
     UserError,
-    build,
     changed,
     check,
     no_setting,
@@ -621,7 +621,7 @@ def make(
     for method_table in spec["methods"]:
         method_settings = dict(method_table)
         method_type = method_class(method_settings.pop("name"), own_methods)
-        chosen_methods.append(build(method_type, method_settings))
+        chosen_methods.append(built(method_type, method_settings))
     # Settings that the tables leave out have their defaults.
     plain_settings = {name: spec[name] for name in (*PLAIN_SETTINGS, "seeds") if name in spec}
     return Experiment(

@@ -11,6 +11,7 @@ from coterie.boundary import Boundary
 from coterie.core import Training
 from coterie.data.scenario import SCENARIO_PARTS, OwnWorld, Scenario, find, flat_name
 from coterie.methods import METHODS, method_class
+from coterie.methods._presets import PRESET, presets_of
 from coterie.robust import Robust
 from coterie.runs.experiment import OWN_FIELDS, PLAIN_SETTINGS, Spec
 from coterie.settings import SettingError, nearest, parse, settings_of
@@ -50,7 +51,25 @@ class SettingPlace(NamedTuple):
         if self.kind == "scenario" and isinstance(part_table, Mapping):
             # The name of a part stands for its main setting; its other settings stay.
             value = {**part_table, SCENARIO_PARTS[self.key].main: value}
+        if self.kind == "method" and self.key == PRESET:
+            # The preset counts before what the table had.
+            for setting_name in presets_of(method_class(self.table)).get(str(value), {}):
+                self.values.pop(setting_name, None)
         self.values[self.key] = value
+
+
+@public
+def presets_first(texts: Iterable[str]) -> list[str]:
+    """Return the values of ``--set`` in the order in which :func:`assign` takes them.
+
+    Presets come first, so that every other setting counts before those of a preset.
+    """
+    return sorted(texts, key=lambda text: _setting_name(text) != PRESET)
+
+
+def _setting_name(text: str) -> str:
+    """The name of the setting in ``key=value``, without its table."""
+    return text.partition("=")[0].rpartition(".")[2].strip()
 
 
 @public
@@ -150,7 +169,7 @@ def _flat_settings(spec: Spec, dotted_key: str, value: Any) -> dict[str, Any]:
 
 def _places(spec: Spec) -> Iterator[SettingPlace]:
     for method_table in spec["methods"]:
-        for setting_key in settings_of(method_class(method_table["name"])):
+        for setting_key in _method_keys(method_class(method_table["name"])):
             yield SettingPlace("method", method_table["name"], setting_key, method_table)
     for setting_key in settings_of(Training):
         yield SettingPlace("training", "training", setting_key, spec["training"])
@@ -162,6 +181,11 @@ def _places(spec: Spec) -> Iterator[SettingPlace]:
         yield SettingPlace("scenario", "scenario", setting_key, spec["scenario"])
     for setting_key in (*PLAIN_SETTINGS, "seeds"):
         yield SettingPlace("experiment", "experiment", setting_key, spec)
+
+
+def _method_keys(method_type: type[Any]) -> list[str]:
+    """The names of a method's settings, and ``preset`` if it has presets."""
+    return [*settings_of(method_type), *([PRESET] if presets_of(method_type) else [])]
 
 
 def _scenario_settings(spec: Spec) -> list[str]:
@@ -250,7 +274,7 @@ def _hint(places: list[SettingPlace], setting_key: str) -> str:
     possible_names = {setting_key, *called_here(setting_key)}
     other_methods = []
     for method_name, method_type in METHODS.items():
-        if not possible_names.isdisjoint(settings_of(method_type)):
+        if not possible_names.isdisjoint(_method_keys(method_type)):
             other_methods.append(method_name)
     if other_methods:
         return f"; it is a setting of {', '.join(other_methods)}, and this run has none of these"

@@ -40,6 +40,7 @@ from coterie.engines.flower.tolerant_grid import log
 from coterie.engines.membership import Roster
 from coterie.engines.workers import EngineError
 from coterie.methods import made, method_class
+from coterie.methods._presets import built
 from coterie.models import nets
 from coterie.printable import printable
 from coterie.records.shown import Shown
@@ -257,7 +258,7 @@ class MethodStrategy(Strategy):
         """
         # The method with its settings, and warnings about keys that look misspelled.
         method_name = str(config.get("method", "cfl"))
-        method = build(method_class(method_name), _table(config, method_name))
+        method = built(method_class(method_name), _table(config, method_name))
         for warning_text in _misspelled_keys(config, method):
             log.warning(warning_text)
         # Entries that are arguments of the strategy. In a run config, an empty text means that the
