@@ -173,9 +173,7 @@ def test_a_resume_needs_no_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "workers": 1,
     }
     (interrupted,) = coterie.begin(make(normal(document)), tmp_path / "run")
-    rounds = interrupted.rounds()
-    next(rounds)
-    rounds.close()
+    next(interrupted.rounds())
     # The class of today no longer has the preset.
     monkeypatch.setattr(CFL, "presets", {})
     before = recorded_methods(tmp_path)
