@@ -232,7 +232,7 @@ def test_late_silent_clients_are_left_out_of_the_matrices() -> None:
     note = last(ACFL(), grouped(THREE), 1, silent=lambda e, c: c in (2, 99)).notes[0]
     assert note.order == tuple(c for c in grouped(THREE).clients if c not in (2, 99))
     assert note.parts == as_groups([[17, 31, 40], [3, 5, 50, 51], [8, 19, 29], [2, 99]])
-    assert "2 silent clients wait" in note.text
+    assert "2 clients without an answer wait" in note.text
 
 
 # -- silence, newcomers

@@ -57,7 +57,9 @@ def partition_note(
     silent_text = ""
     num_silent = len(clients) - len(comparison.clients)
     if num_silent:
-        silent_text = f"; {_count(num_silent, 'silent client')} stay with their previous groups"
+        silent_text = (
+            f"; {_count(num_silent, 'client')} without an answer stay with their previous groups"
+        )
     note = Note(
         kind="partition",
         effect="regroups",

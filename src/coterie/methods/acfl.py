@@ -579,7 +579,7 @@ def _note(
         f"similarity {cut_in_words(merge_numbers, len(clusters))}"
     )
     if late_clients:
-        description += f"; {len(late_clients)} silent clients wait in a separate group"
+        description += f"; {len(late_clients)} clients without an answer wait in a separate group"
     groups = as_groups([*clusters, late_clients] if late_clients else clusters)
     return Note(
         kind="cluster" if len(groups) > 1 else "keep",

@@ -327,7 +327,9 @@ class FLHC:
             f"distance {cut_in_words(merge_numbers, len(groups))}"
         )
         if late_clients:
-            description += f"; {len(late_clients)} silent clients are placed when they answer"
+            description += (
+                f"; {len(late_clients)} clients without an answer are placed when they answer"
+            )
         return Note(
             kind="cluster" if len(groups) > 1 else "keep",
             effect="divides" if len(groups) > 1 else "keeps",

@@ -39,8 +39,9 @@ def headline(contest: Contest, grouped: MethodTrials) -> dict[str, Any] | None:
         rows.append([client, [contest.client_score(method, client) for method in strip_methods]])
     clients = count(len(contest.clients), "client")
     seeds = f", {len(contest.seeds)} seeds" if len(contest.seeds) > 1 else ""
+    hint = "; smaller is better" if contest.summary["better"] == "smaller" else ""
     return {
-        "caption": f"{contest.mean_name} of {clients} in round {contest.round}{seeds}",
+        "caption": f"{contest.mean_name} of {clients} in round {contest.round}{seeds}{hint}",
         "is_share": contest.averages_shares,
         **_numbers(contest, grouped),
         "series": [_series(method) for method in strip_methods],

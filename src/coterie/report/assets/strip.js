@@ -62,7 +62,7 @@ function stripRows(headline, run) {
 /** Where each row is: the middle of each, the height of a row, and the height of all. Gaps are between groups. */
 function stripLayout(rows) {
   const n = rows.length;
-  const high = n <= 24 ? 17 : n <= 44 ? 11.5 : Math.max(0.5, 520 / n);
+  const high = n <= 12 ? 26 : n <= 24 ? 17 : n <= 44 ? 11.5 : Math.max(0.5, 520 / n);
   const changes = rows.filter((row, i) => i && row.node !== rows[i - 1].node).length;
   const gap = changes <= 24 ? STRIP.gap : 0;
   let y = STRIP.top;
@@ -100,7 +100,7 @@ function stripDrawing(headline, run, rows, width, label) {
   const left = Math.min(10 + 6.6 * longest, width * 0.3, 120) + 6;
   const grouped = run && run.groups_count > 1;
   const right = width - (grouped ? STRIP.right : 16);
-  const r = Math.max(1, Math.min(5, high * 0.36));
+  const r = Math.max(1.9, Math.min(5, high * 0.36));
   const values = rows.flatMap((row) => row.values).filter(known);
   const [low, high_] = span(values);
   const constant = headline.constant && headline.constant.value;

@@ -94,8 +94,9 @@ function clientsByMethod(said, run) {
   const foot = [table.pooled ? "all rows" : "mean", "", ...table.means.map((value) => score(table, value)), ...(columns.length > table.methods.length + 2 ? [""] : [])];
   const means = h("tr", {}, foot.map((text, i) => h("td", { class: columns[i].less ? "less" : null }, text)));
   const seeds = table.seeds.length > 1 ? `, means over ${table.seeds.length} seeds` : "";
+  const unsure = table.rows.some((row) => row.gains.some((gain) => gain && !known(gain[2])));
   const marks_ = table.over && table.methods.length > 1
-    ? `Differences are from ${table.over}: ▲ significantly better, ▼ significantly worse, ≈ no significant difference.${needs.some(Number.isFinite) ? " Where it is not significant, more test examples could tell: how many, if the difference stayed the same, is in the last column." : ""}` : "";
+    ? `Differences are from ${table.over}: ▲ significantly better, ▼ significantly worse, ≈ no significant difference${unsure ? ", ? noise is not known" : ""}.${needs.some(Number.isFinite) ? " Where it is not significant, more test examples could tell: how many, if the difference stayed the same, is in the last column." : ""}` : "";
   return [h("h2", {}, `${table.metric[0].toUpperCase()}${table.metric.slice(1)} of each client in round ${table.round}${seeds}`), h("p", { class: "about" }, worded(marks_)),
     h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Clients by method" },
       sortable(columns, table.rows, order, { caption: "Clients by method", foot: means }))];

@@ -364,7 +364,7 @@ def _change_words(explanation: dict[str, Any]) -> list[Paragraph]:
     notes_of_kind = explanation["unchanged"]
     if notes_of_kind:
         kinds = ", ".join(f"{kind} {number}" for kind, number in sorted(notes_of_kind.items()))
-        notes = count(sum(notes_of_kind.values()), "other note")
+        notes = count(sum(notes_of_kind.values()), "other event")
         paragraphs.append((1, f"{notes} changed no group ({kinds})."))
     return [*paragraphs, (0, ""), *choice_words(explanation["choices"])]
 
