@@ -421,13 +421,14 @@ def test_every_link_leads_somewhere() -> None:
     assert [link for link in inside if not leads_somewhere(*link)] == []
 
 
-EVIDENCE = [page for page in PAGES if page.startswith("docs/evidence/")]
+DETAILED = [page for page in PAGES if page.startswith(("docs/deploy/", "docs/evidence/"))]
+"""Pages that link to their notes."""
 
 
 def test_every_page_is_linked_from_the_index_or_the_readme() -> None:
     linked = set()
     notes = [page for page in PAGES if page.startswith("notes/")]
-    for page in ("README.md", "docs/index.md", *notes, *EVIDENCE):
+    for page in ("README.md", "docs/index.md", *notes, *DETAILED):
         for target in re.findall(r"\]\(([^)\s#]+)", PAGES[page]):
             linked.add(str(((ROOT / page).parent / target).resolve()))
     assert not [page for page in PAGES if page != "README.md" and str(ROOT / page) not in linked]

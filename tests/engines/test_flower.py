@@ -589,12 +589,11 @@ def test_a_run_config_has_every_setting() -> None:
         "out": "",
         "hidden-units": 32,
     }
-    assert MethodStrategy.from_config({"cfl.split_rounds": "3,6"}, mlp).settings.method == CFL(
-        split_rounds=(3, 6)
-    )
-    assert MethodStrategy.from_config({"cfl.split_rounds": "3,"}, mlp).settings.method == CFL(
-        split_rounds=(3,)
-    )
+    for written, rounds in (("3,6", (3, 6)), ("3,", (3,))):
+        lists = {"method": "cfl", "cfl.split_rounds": written}
+        method = MethodStrategy.from_config(lists, mlp).settings.method
+        assert method == CFL(split_rounds=rounds)
+    assert MethodStrategy.from_config({}, mlp).settings.method == METHODS["auto"]()
     terms = MethodStrategy.from_config(config, mlp, patience=4).settings
     assert terms.method == METHODS["hcct"](personal=1)
     assert (terms.training.lr, terms.boundary, terms.metric_names["accuracy"]) == (
@@ -604,7 +603,7 @@ def test_a_run_config_has_every_setting() -> None:
     )
     assert (terms.nodes, terms.eval_every, terms.waiting.timeout, terms.patience) == (3, 2, 5.0, 4)
     with pytest.raises(SettingError, match=r"CFL has no setting 'eps'"):
-        MethodStrategy.from_config({"cfl.eps": 1.0}, mlp)
+        MethodStrategy.from_config({"method": "cfl", "cfl.eps": 1.0}, mlp)
 
 
 def test_a_strategy_takes_names_and_tables_and_refuses_the_rest() -> None:
@@ -633,7 +632,8 @@ def test_slips_in_a_run_config_are_named(caplog: pytest.LogCaptureFixture) -> No
     config = {
         "metod": "auto",
         "min_replies": 0.5,
-        "eps1": 0.3,
+        "level": 0.3,
+        "cfl.eps1": 0.3,
         "lr": 0.1,
         "num-server-rounds": 3,
         "fraction-evaluate": 1.0,
@@ -648,8 +648,10 @@ def test_slips_in_a_run_config_are_named(caplog: pytest.LogCaptureFixture) -> No
         for key, meant in (
             ("metod", "method"),
             ("min_replies", "min-replies"),
-            ("eps1", "cfl.eps1"),
+            ("level", "auto.level"),
         )
+    ] + [
+        "the run config has 'cfl.eps1' and no method, so auto runs; for cfl, write method = \"cfl\""
     ]
 
 

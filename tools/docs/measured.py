@@ -294,12 +294,19 @@ def _attacked(path: Path) -> tuple[Any, dict[tuple[str, str, int, str], float]]:
     }
 
 
-def trust() -> str:
-    """Attempts of the attack campaign and how many of them succeeded, before and after; ``python -m attack --json``."""
+def trust(of: str = "points") -> str:
+    """Attempts of the attack campaign and how many of them succeeded; ``python -m attack --json``.
+
+    Args:
+        of: ``"points"`` for a row per target of an attempt, before the guarantees were made and now; ``"subjects"`` for
+            their sums now.
+    """
     paths = [RESULTS / f"attacks{which}.json" for which in ("-before", "")]
     if not all(path.is_file() for path in paths):
         return "The table has not been measured yet: `make attack` makes it.\n"
     before, after = (json.loads(path.read_text())["subjects"] for path in paths)
+    if of == "subjects":
+        return _attempts_by_subject(after)
     rows = []
     for subject, points in after.items():
         for point, now in points.items():
@@ -315,6 +322,21 @@ def trust() -> str:
     )
     rows.append(("all", "", *(f"{failed:,} of {attempts:,}" for failed, attempts in sums)))
     return table(("subject", "what must hold", "broken before", "broken now"), rows, "llrr")
+
+
+def _attempts_by_subject(subjects: Mapping[str, Any]) -> str:
+    """A row per subject of the attack campaign, and one for all."""
+    sums = [
+        (
+            subject.replace("_", " "),
+            sum(counts["attempts"] for counts in points.values()),
+            sum(counts["failed"] for counts in points.values()),
+        )
+        for subject, points in subjects.items()
+    ]
+    sums.append(("all", sum(row[1] for row in sums), sum(row[2] for row in sums)))
+    rows = [(subject, f"{attempts:,}", f"{failed:,}") for subject, attempts, failed in sums]
+    return table(("subject", "attempts", "broke a guarantee"), rows, "lrr")
 
 
 def boundary_results() -> str:

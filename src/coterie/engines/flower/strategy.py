@@ -39,7 +39,7 @@ from coterie.engines.flower.run_directory import RunDirectory
 from coterie.engines.flower.tolerant_grid import log
 from coterie.engines.membership import Roster
 from coterie.engines.workers import EngineError
-from coterie.methods import made, method_class
+from coterie.methods import METHODS, made, method_class
 from coterie.methods._presets import built
 from coterie.models import nets
 from coterie.printable import printable
@@ -74,13 +74,22 @@ def _table(run_config: Mapping[str, Any], table_name: str) -> dict[str, Any]:
 
 
 def _misspelled_keys(run_config: Mapping[str, Any], method: Method[Any]) -> list[str]:
-    """A sentence for each key of a run config that Coterie does not read, and that is nearly one that it reads."""
+    """A sentence for each key of a run config that Coterie does not read, though it was probably meant to."""
     known_keys = ("method", "clients", *_ARGUMENT_KEYS)
     method_settings = settings_of(type(method))
     # A key with a typing error would silently leave a setting at its default.
     warnings = []
     for config_key in run_config:
         if config_key in known_keys:
+            continue
+        # Without a method the default one runs, whatever other method has settings.
+        table_name, _, inner_name = config_key.partition(".")
+        if "method" not in run_config and inner_name and table_name in METHODS:
+            if table_name != method.name:
+                warnings.append(
+                    f"the run config has {config_key!r} and no method, so {method.name} runs; "
+                    f'for {table_name}, write method = "{table_name}"'
+                )
             continue
         setting_name = config_key.replace("-", "_")
         similar_keys = get_close_matches(config_key.replace("_", "-"), known_keys, 1, 0.8)
@@ -237,7 +246,7 @@ class MethodStrategy(Strategy):
 
         These keys of the run config count; an app may have other keys.
 
-        - ``method``: a name of :data:`coterie.METHODS`.
+        - ``method``: a name of :data:`coterie.METHODS`; without it, ``auto``.
         - ``<method>.<setting>``, ``training.<setting>``, ``boundary.<setting>``,
           ``robust.<setting>``: settings.
         - ``metrics.<metric>``: the name that apps use for a metric.
@@ -257,7 +266,7 @@ class MethodStrategy(Strategy):
             UserError: A setting is not allowed, or the list of clients cannot be read.
         """
         # The method with its settings, and warnings about keys that look misspelled.
-        method_name = str(config.get("method", "cfl"))
+        method_name = str(config.get("method", "auto"))
         method = built(method_class(method_name), _table(config, method_name))
         for warning_text in _misspelled_keys(config, method):
             log.warning(warning_text)

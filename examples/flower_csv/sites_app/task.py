@@ -1,0 +1,58 @@
+"""The model, and a site's data: ``records.csv`` in the site's folder, read as the ``schema.toml`` next to it says."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+from flwr.app import Context
+from torch import nn
+
+import coterie
+from coterie import ClientData, Schema
+
+
+def net() -> nn.Module:
+    """Six measurements -> two findings."""
+    return nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 2))
+
+
+def folder(context: Context) -> Path:
+    """The site's folder: ``folder`` of the node's config; in a simulation, the folder of the node's number."""
+    if "folder" in context.node_config:
+        return Path(str(context.node_config["folder"]))
+    folders = sorted(Path(str(context.run_config["sites"])).iterdir())
+    return folders[int(context.node_config["partition-id"])]
+
+
+def site(context: Context) -> str:
+    """The site's name, which is that of its folder."""
+    return folder(context).name
+
+
+def schema(context: Context) -> Schema:
+    """What the site's numbers mean: as agreed, unless its file has other columns or classes. The server refuses it then."""
+    agreed = Schema.of(tomllib.loads((folder(context) / "schema.toml").read_text()))
+    (target,) = agreed.targets
+    frame = pd.read_csv(folder(context) / "records.csv")
+    columns = tuple(frame.columns.drop(target))
+    classes = tuple(sorted(frame[target].unique()))
+    if not set(agreed.columns) <= set(columns):
+        agreed = replace(agreed, columns=columns, scaling="", means=(), deviations=())
+    if not set(classes) <= set(agreed.classes):
+        agreed = replace(agreed, classes=classes)
+    return agreed
+
+
+def load(context: Context) -> ClientData:
+    """The site's rows. Columns and classes are taken by their names, in the agreed order."""
+    stated = schema(context)
+    (target,) = stated.targets
+    frame = pd.read_csv(folder(context) / "records.csv")
+    x = frame[list(stated.columns)]
+    y = frame[target].map(stated.classes.index).to_numpy()
+    scaling = (stated.means, stated.deviations) if stated.means else "none"
+    world = coterie.from_lists([(x, y)], classes=len(stated.classes), standardize=scaling)
+    return world.clients[0]
