@@ -255,7 +255,10 @@ PAGES = {
 NOTES = ROOT / "notes"
 PAGE_OF_NOTE = {
     NOTES / "never-worse": "evidence/regret",
-    NOTES / "split-half": "evidence/split-half",
+    **{
+        NOTES / name: f"evidence/{name}"
+        for name in ("comparison", "drift", "flux", "personal", "scale", "speed", "split-half")
+    },
     NOTES / "studies": "evidence/replications",
 }
 """A note, or a folder of notes -> the page of results that sums it up. Notes are not on the site."""

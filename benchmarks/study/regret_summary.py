@@ -193,13 +193,13 @@ def totals(rows: Iterable[Row]) -> str:
         if all(set(comparable(runs, one)) == set(methods) for one in methods)
     }
     if not whole:
-        return "No world has runs of all methods with the same seeds.\n"
+        return "No setting has runs of all methods with the same seeds.\n"
     lines = sorted((_total(whole, method) for method in methods), key=lambda line: line[0])
     head = (
         "method",
-        "mean regret",
+        "mean gap",
         "crossed",
-        "greatest regret",
+        "greatest gap",
         "close",
         "accuracy",
         "worse than one model",
@@ -208,7 +208,7 @@ def totals(rows: Iterable[Row]) -> str:
     )
     seeds = len({seed for runs in whole.values() for own in runs.values() for seed in own})
     words = f"{seeds} seed{'s' * (seeds > 1)}"
-    return f"{len(whole)} worlds, {words}:\n\n{table(head, [line[1] for line in lines], 1)}"
+    return f"{len(whole)} settings, {words}:\n\n{table(head, [line[1] for line in lines], 1)}"
 
 
 def _total(found: Mapping[World, Runs], method: str) -> tuple[float, tuple[str, ...]]:
@@ -268,7 +268,7 @@ def accuracies(rows: Iterable[Row]) -> str:
         best = max(values.values())
         cells = [_bold(values.get(method), best) for method in methods]
         lines.append((named(world), *cells))
-    return table(("world", *(f"`{method}`" for method in methods)), lines, 1)
+    return table(("setting", *(f"`{method}`" for method in methods)), lines, 1)
 
 
 def _bold(value: float | None, best: float) -> str:
@@ -302,9 +302,9 @@ def judged(rows: Iterable[Row], of: str) -> str:
     indices = ("adjusted Rand",) if of == "split-half" else ("adjusted Rand", "`split-half`'s")
     return table(
         (
-            "world",
+            "setting",
             "best",
-            "regret",
+            "gap",
             "crossed",
             "worse than one model",
             "than alone",

@@ -273,12 +273,12 @@ def test_a_difference_of_few_examples_may_be_chance() -> None:
 
 def test_tables_say_what_was_measured() -> None:
     page = regret_summary.page(ROWS, "auto")
-    assert "No world has runs of all methods with the same seeds." in page
+    assert "No setting has runs of all methods with the same seeds." in page
     assert "| `swaps-4`, many | 0.688 | 0.750 | 0.562 | **1.000** |" in page
     line = "| `swaps-4`, many | `fedavg` | 0.0625 ± 0.0625 | 0.0000 | 0.50, 0.50, 0.50 | 0.00, 0.00, 0.00 | 3.00 | 0.50 | – |"
     assert line in page
     totals = regret_summary.totals(ROWS[:-1])
-    assert totals.startswith("1 worlds, 2 seeds:")
+    assert totals.startswith("1 settings, 2 seeds:")
     assert (
         "| `auto` | 0.0625 | 0.0000 | 0.062 (`swaps-4`, many) | 0 of 1 | 0.688 | 0.50, 0.50 | 0.00, 0.00 | 3.00 |"
         in totals
@@ -317,3 +317,12 @@ def test_tables_of_documents_are_of_those_who_answer(measured: Callable[..., Non
     )
     with pytest.raises(KeyError):
         regret_tables.regret("nonsense", "all")
+
+
+def test_the_table_of_gaps_has_the_least_mean_gap_first(measured: Callable[..., None]) -> None:
+    measured()
+    assert "Not measured yet" in regret_tables.gaps()
+    measured(*ROWS)
+    _, _, *lines = regret_tables.gaps().splitlines()
+    assert lines[0] == "| `fedavg` | 0.000 | 1 of 1 | 0.000 (`swaps-4`, many) |"
+    assert "| `auto` | 0.062 | 0 of 1 | 0.062 (`swaps-4`, many) |" in lines

@@ -74,6 +74,3 @@ def test_a_row_has_every_round_and_the_table_has_a_row(
     assert first.startswith("| 8 | 84 | 2.00 s | 6.00 s |")
     assert first.endswith("| right from round 2 on |")
     assert second.endswith("| index 0.250 |")
-    monkeypatch.setattr(scale_table, "FIGURE", tmp_path / "scale.png")
-    scale_table.figure()
-    assert (tmp_path / "scale.png").stat().st_size > 1000

@@ -37,9 +37,9 @@ def null() -> str:
         )
         lines.append((f"`{world}`", str(len(own)), str(len(ps)), *cells))
     head = (
-        "world",
+        "setting",
         "runs",
-        "probes",
+        "test rounds",
         *(f"p < {level:g}" for level in LEVELS),
         "least p",
         "runs split",

@@ -26,13 +26,14 @@ ELSEWHERE: Mapping[str, str] = {
 """Methods that Coterie does not have, of which there are printed numbers -> their names."""
 
 
-def _rows(dataset: str, scale: str) -> list[dict[str, Any]]:
+def rows_of(dataset: str, scale: str) -> list[dict[str, Any]]:
+    """The measured runs of a data set at a scale."""
     return [row for row in flux.known() if (row["dataset"], row["scale"]) == (dataset, scale)]
 
 
 def levels(dataset: str, scale: str) -> str:
-    """The mean over the shifts at each level beside the printed one; of levels at which a method has runs of all shifts."""
-    found = flux.means(_rows(dataset, scale))
+    """The mean over the shifts at each level, and the printed one; of levels at which a method has runs of all shifts."""
+    found = flux.means(rows_of(dataset, scale))
     at = sorted({level for _, level in found})
     if not at:
         return NOT_YET
@@ -51,7 +52,7 @@ def levels(dataset: str, scale: str) -> str:
 
 def shifts(dataset: str, scale: str) -> str:
     """The mean over folds of each method for each level and shift."""
-    rows = _rows(dataset, scale)
+    rows = rows_of(dataset, scale)
     if not rows:
         return NOT_YET
     lines = []

@@ -2,7 +2,7 @@
 
     python tools/docs/generate.py            all of them but the demonstration's output
     python tools/docs/generate.py --demo     that too: it runs the bare ``coterie run``, half a minute
-    python tools/docs/generate.py --figures  draw the figures of docs/studies too (coterie[report])
+    python tools/docs/generate.py --figures  draw the figures of notes/studies too (coterie[report])
     python tools/docs/generate.py --check    write nothing; exit status 1 if a part is not up to date
 
 Measured results are kept in docs/results and benchmarks/results; measured.py makes tables of them.
@@ -317,7 +317,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = options.parse_args(argv)
     if chosen.figures:
         experiment_tables.figures()
-        scale_table.figure()
     stale = False
     for path in documents():
         old = path.read_text()

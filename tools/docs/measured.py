@@ -437,7 +437,7 @@ def _range(values: Sequence[int]) -> str:
 
 
 def compared(name: str) -> str:
-    """All methods in one scenario, from ``coterie compare``: best first; and how often they found the groups in silence."""
+    """All methods in one scenario, from ``coterie compare``: best first; and how often they found the groups with drop-outs."""
     path = RESULTS / f"{name}.json"
     if not path.is_file():
         return f"The table has not been measured yet: `coterie run experiments/{name}.toml` makes it.\n"
@@ -479,7 +479,7 @@ def compared(name: str) -> str:
         "std of clients",
         "adjusted Rand",
         "true groups",
-        *(["in silence"] if silent else []),
+        *(["true groups, 30 % drop-out"] if silent else []),
         "groups",
         "exchanges",
         "up",

@@ -1,4 +1,4 @@
-"""Tables of the study of regret, of what ``benchmarks/study/regret.py`` measured; :mod:`generate` puts them in."""
+"""Tables of gaps to the best method, of what ``benchmarks/study/regret.py`` measured; :mod:`generate` puts them in."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import textwrap
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import mean
 
 from measured import table
 
@@ -81,6 +82,31 @@ def regret(what: str, answers: str, *which: str) -> str:
     return of[what]()
 
 
+def gaps() -> str:
+    """A row per method: its gap to the best one over all settings, by the mean."""
+    settings = regret_summary.by_world(rows())
+    gaps_of: dict[str, dict[regret_summary.World, float]] = {}
+    for setting, runs in settings.items():
+        for method in runs:
+            lacking = regret_summary.regret(runs, method)
+            if lacking is not None:
+                gaps_of.setdefault(method, {})[setting] = lacking.regret
+    cells = []
+    for method, own in sorted(gaps_of.items(), key=lambda pair: mean(pair[1].values())):
+        close = sum(gap <= regret_summary.CLOSE for gap in own.values())
+        greatest = max(own, key=lambda setting: own[setting])
+        cells.append(
+            (
+                f"`{method}`",
+                f"{mean(own.values()):.3f}",
+                f"{close} of {len(own)}",
+                f"{own[greatest]:.3f} ({regret_summary.named(greatest)})",
+            )
+        )
+    head = ("method", "mean gap", f"within {regret_summary.CLOSE:g}", "greatest gap")
+    return table(head, cells, "lrrl") if cells else NOT_YET
+
+
 def choices() -> str:
     """What served the clients at the end of the judged method's runs in each world, and which it had given up."""
     found = []
@@ -92,7 +118,7 @@ def choices() -> str:
         )
         if own:
             found.append((regret_summary.named(world), *map(_counted, ends)))
-    head = ("world", "served the clients at the end", "was no longer trained")
+    head = ("setting", "used by the clients at the end", "no longer trained")
     return table(head, found) if found else NOT_YET
 
 
@@ -121,9 +147,8 @@ def found() -> str:
             ]
             if lacks:
                 seeds = len({row["seed"] for row in seen if row["method"] == JUDGED})
-                head = (
-                    f"- **{where}, {words}** ({seeds} seed{'s' * (seeds > 1)}): {_lacking(lacks)}"
-                )
+                about = f"{len(worlds)} settings, {seeds} seed{'s' * (seeds > 1)}"
+                head = f"- **{where}, {words}** ({about}): {_lacking(lacks)}"
                 text = f"{head} {_harmed(list(worlds.values()))} {_paid(list(worlds.values()))}"
                 sentences.append(textwrap.fill(text, 125, subsequent_indent="  ") + "\n")
     return "".join(sentences) or NOT_YET
@@ -139,8 +164,8 @@ def alike() -> str:
         sum(row["participation"] == 1 for row in seen),
     )
     text = (
-        f"In {len(seen)} further runs of `iid` with other seeds all clients are alike ({all_answer} in which all answer, "
-        f"{len(seen) - all_answer} in which three in ten do). In {false} of them the default reported groups."
+        f"In {len(seen)} further runs of `iid`, all clients have the same data distribution ({all_answer} runs in which all "
+        f"answer, {len(seen) - all_answer} in which three in ten do). In {false} of them `auto` reported groups."
     )
     return textwrap.fill(text, 125) + "\n"
 
@@ -148,8 +173,8 @@ def alike() -> str:
 def _lacking(lacks: list[float]) -> str:
     close = sum(one <= regret_summary.CLOSE for one in lacks)
     return (
-        f"the default lacks {sum(lacks) / len(lacks):.4f} on average to the best method of each of {len(lacks)} worlds, "
-        f"{max(lacks):.3f} at most, and no more than {regret_summary.CLOSE:g} in {close} of them."
+        f"the mean gap of `auto` is {sum(lacks) / len(lacks):.4f}, the greatest {max(lacks):.3f}; in {close} settings it is "
+        f"at most {regret_summary.CLOSE:g}."
     )
 
 
@@ -161,15 +186,15 @@ def _harmed(worlds: list[Runs]) -> str:
         for than in others
         if (one := regret_summary.worse(runs, JUDGED, than))
     ]
-    return f"In no world are more than {max(worse):.0%} of the clients surely worse off than with one model, or than alone."
+    return f"In every setting, at most {max(worse):.0%} of the clients are clearly worse off than with one model or alone."
 
 
 def _paid(worlds: list[Runs]) -> str:
     paid = [one for runs in worlds if (one := regret_summary.bytes_of(runs, JUDGED)) is not None]
     right = sum(_index(runs, JUDGED) >= _index(runs, "split-half") for runs in worlds)
     return (
-        f"It sends {min(paid):.2f} to {max(paid):.2f} times the bytes of FedAvg. Its groups are as near to the true ones as "
-        f"those of split-half, or nearer, in {right} of {len(worlds)}."
+        f"It sends {min(paid):.2f} to {max(paid):.2f} times the bytes of FedAvg. Its groups are at least as right as those of "
+        f"split-half in {right} settings."
     )
 
 
@@ -180,6 +205,7 @@ def _index(runs: Runs, method: str) -> float:
 
 PARTS: Mapping[str, Callable[..., str]] = {
     "regret": regret,
+    "regret-gaps": gaps,
     "regret-choices": choices,
     "regret-found": found,
     "regret-alike": alike,

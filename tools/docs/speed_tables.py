@@ -54,9 +54,9 @@ def overview(folder: Path = SPEED) -> str:
         other_cells = []
         for other_median in (
             median_of.get("Coterie bf16"),
-            _fastest(median_of, "plain"),
+            fastest(median_of, "plain"),
             median_of.get("Flower simulation"),
-            _fastest(median_of, "pfl-research"),
+            fastest(median_of, "pfl-research"),
         ):
             cell = "-"
             if other_median:
@@ -82,7 +82,7 @@ def overview(folder: Path = SPEED) -> str:
     return table(head, lines, "lrrrrrr") if lines else NONE
 
 
-def _fastest(median_of: Mapping[str, float], name_start: str) -> float | None:
+def fastest(median_of: Mapping[str, float], name_start: str) -> float | None:
     """The least of the medians of contenders of one kind; None if none was measured."""
     medians = [value for name, value in median_of.items() if name.startswith(name_start)]
     return min(medians, default=None)
@@ -108,7 +108,7 @@ def training(folder: Path = SPEED, suffix: str = "") -> str:
                 )
             )
             title = ""
-    head = ("a round of", "who", "median", "least to greatest", f"of {OURS}'s", "first round")
+    head = ("a round of", "simulator", "median", "least to greatest", f"of {OURS}'s", "first round")
     return (
         table(head, lines, "llrrrr") + _left_out(read(folder, TRAINING, suffix)) if lines else NONE
     )
@@ -130,7 +130,7 @@ def _rates(measured: Found, precision: str) -> tuple[float, float, float]:
 
 
 def flops(folder: Path = SPEED, suffix: str = "") -> str:
-    """FLOP/s of local training beside those of matrix products."""
+    """FLOP/s of local training, and those of matrix products."""
     lines = []
     for result in read(folder, TRAINING, suffix):
         measured = result["measured"]
@@ -238,7 +238,7 @@ def losses(folder: Path = SPEED) -> str:
 
 
 def precision(folder: Path = SPEED) -> str:
-    """Runs in bf16 beside the same runs in fp32, by benchmarks/bf16.py."""
+    """Runs in bf16, compared with the same runs in fp32, by benchmarks/bf16.py."""
     runs_path = folder.parent / "bf16.jsonl"
     if not runs_path.is_file():
         return "This has not been measured yet: `python benchmarks/bf16.py --data DIR` does it.\n"
@@ -281,7 +281,7 @@ def precision(folder: Path = SPEED) -> str:
             )
         )
     return table(
-        ("world", "method", "runs", "fp32", "bf16", "difference", "same groups", "time"),
+        ("data", "method", "runs", "fp32", "bf16", "difference", "same groups", "time"),
         lines,
         "llrrrrrr",
     )
@@ -291,7 +291,7 @@ def precision(folder: Path = SPEED) -> str:
 
 
 def clustering(folder: Path = SPEED) -> str:
-    """The Gram matrix beside a bare product, sketches, what follows, and what one would write instead."""
+    """The Gram matrix, compared with a bare product, sketches, what follows, and what one would write instead."""
     clustering_path = _clusterings(folder) / "clustering.json"
     if not clustering_path.is_file():
         return NONE

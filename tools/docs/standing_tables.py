@@ -1,4 +1,4 @@
-"""Tables that put the default method beside published numbers, of what was measured; :mod:`generate` puts them in."""
+"""Tables that compare the default method with published numbers, of what was measured; :mod:`generate` puts them in."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ PERSONAL: Mapping[str, Printed] = {
 
 
 def personal(name: str) -> str:
-    """A published column beside what was measured: best first."""
+    """A published column and what was measured: best first."""
     found, printed = recorded(name), PERSONAL[name]
     if not found:
         return f"Not measured yet: `coterie run experiments/{name}.toml --data DIR` does it.\n"
@@ -105,56 +105,79 @@ def _accuracy(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.3f}"
 
 
-Line = tuple[str, str, str, str, str, str, str]
-"""Source; data; best printed; that method here; best of the others here; the default here; what
-differs."""
+@dataclass(frozen=True)
+class Comparison:
+    """The default next to a column of published accuracies.
+
+    Attributes:
+        source: Who published them.
+        link: Where.
+        what: On which data.
+        printed_method: The method of the best printed accuracy.
+        printed: That accuracy.
+        same_here: What the same method has here; None if Coterie does not have it.
+        other_method: The best method here but for the default.
+        other: Its accuracy.
+        default: The default's accuracy.
+        differs: In which way the run here differs.
+    """
+
+    source: str
+    link: str
+    what: str
+    printed_method: str
+    printed: float
+    same_here: float | None
+    other_method: str
+    other: float
+    default: float
+    differs: str
 
 
-def _personal_lines() -> Iterator[Line]:
-    for name, printed in PERSONAL.items():
-        found = {method: one["accuracy"]["mean"] for method, one in recorded(name).items()}
-        if DEFAULT in found:
-            yield _line(
-                printed.source,
-                printed.what,
-                {**printed.methods, **printed.others},
-                found,
-                printed.differs,
-            )
-
-
-def _flux_lines() -> Iterator[Line]:
+def comparisons() -> Iterator[Comparison]:
+    """All columns in which the default and other methods have been run."""
     for dataset in flux.DATASETS:
         rows = [row for row in flux.known() if (row["dataset"], row["scale"]) == (dataset, "paper")]
         found = flux.means(rows)
         for level in flux.LEVELS:
             own = {method: value for (method, at), value in found.items() if at == level}
-            if DEFAULT in own:
-                printed = {
-                    name: values[level - 1] for name, values in flux.PRINTED[dataset].items()
-                }
-                what = f"{CALLED[dataset]}, level {level}, four shifts"
-                part = any(row["epochs"] > flux.EPOCHS for row in rows)  # to make as many steps
-                differs = "one fold, the last round" + ", a part of the images" * part
-                yield _line("[FLUX](evidence/flux.md)", what, printed, own, differs)
+            printed = {name: values[level - 1] for name, values in flux.PRINTED[dataset].items()}
+            part = any(row["epochs"] > flux.EPOCHS for row in rows)  # to make as many steps
+            differs = "one fold, the last round" + ", a part of the images" * part
+            what = f"{CALLED[dataset]}, level {level}"
+            yield from _compared("FLUX", "evidence/flux.md", what, printed, own, differs)
+    for name, column in PERSONAL.items():
+        own = {method: one["accuracy"]["mean"] for method, one in recorded(name).items()}
+        printed = {**column.methods, **column.others}
+        source, link = column.source[1:-1].split("](")
+        yield from _compared(source, link, column.what, printed, own, column.differs)
 
 
-def _line(
-    source: str, what: str, printed: Mapping[str, float], found: Mapping[str, float], differs: str
-) -> Line:
-    """Compare accuracies: what is printed, and what was measured here."""
-    first = max(printed, key=lambda method: printed[method])
+def _compared(
+    source: str,
+    link: str,
+    what: str,
+    printed: Mapping[str, float],
+    found: Mapping[str, float],
+    differs: str,
+) -> Iterator[Comparison]:
+    """The best of what is printed, and of what was measured here; nothing where the default was not run."""
     others = {method: value for method, value in found.items() if method != DEFAULT}
-    best = max(others, key=lambda method: others[method]) if others else None
-    return (
-        source,
-        what,
-        f"{_named(first)} {printed[first]:.3f}",
-        _accuracy(found.get(first)),
-        f"{_named(best)} {others[best]:.3f}" if best else NOTHING,
-        f"{found[DEFAULT]:.3f}",
-        differs,
-    )
+    if DEFAULT in found and others:
+        first = max(printed, key=lambda method: printed[method])
+        best = max(others, key=lambda method: others[method])
+        yield Comparison(
+            source,
+            link,
+            what,
+            _named(first),
+            printed[first],
+            found.get(first),
+            _named(best),
+            others[best],
+            found[DEFAULT],
+            differs,
+        )
 
 
 def _named(method: str) -> str:
@@ -162,7 +185,7 @@ def _named(method: str) -> str:
 
 
 def accuracies() -> str:
-    """The default beside each column of published accuracies that was repeated."""
+    """The default and each column of published accuracies that was repeated."""
     head = (
         "published by",
         "on",
@@ -172,12 +195,23 @@ def accuracies() -> str:
         "`auto` here",
         "what differs here",
     )
-    lines = [*_flux_lines(), *_personal_lines()]
+    lines = [
+        (
+            f"[{one.source}]({one.link})",
+            one.what,
+            f"{one.printed_method} {one.printed:.3f}",
+            _accuracy(one.same_here),
+            f"{one.other_method} {one.other:.3f}",
+            f"{one.default:.3f}",
+            one.differs,
+        )
+        for one in comparisons()
+    ]
     return table(head, lines, "llllll")
 
 
 def streams() -> str:
-    """Accuracy on FedDrift's streams behind an oracle: FedDrift with its best threshold for each stream, and ours."""
+    """Accuracy on FedDrift's streams behind an oracle: FedDrift with its best threshold for each stream, and split-half."""
     lines = []
     for (schedule, stream), rows in by_world(drift.measured()).items():
         names = {row["method"] for row in rows}

@@ -105,7 +105,7 @@ def _world_table(methods: Sequence[str], lines: Sequence[Sequence[str]], missing
     if not lines:
         return missing
     method_heads = [f"`{method}`" for method in methods]
-    return table(("world", "size", *method_heads), lines, "ll" + "r" * len(methods))
+    return table(("setting", "size", *method_heads), lines, "ll" + "r" * len(methods))
 
 
 def oracle() -> str:
@@ -242,7 +242,7 @@ CELLS: Mapping[str, Callable[[Sequence[Row]], str]] = {
 SUMMARY_COLUMNS = (
     "method",
     "adjusted Rand",
-    "least world",
+    "lowest setting",
     "right at the end",
     "from round",
     "accuracy",
@@ -321,7 +321,7 @@ def sums() -> str:
     if not lines:
         return NOT_MEASURED
     size_heads = [f"sums, `smallest` {smallest}" for smallest in smallest_sizes]
-    head = ("world", "size", "seeds", "`split-half`", *size_heads)
+    head = ("setting", "size", "seeds", "`split-half`", *size_heads)
     return table(head, lines, "llr" + "r" * (1 + len(smallest_sizes)))
 
 
@@ -335,7 +335,10 @@ def sums_alike() -> str:
         counts.append(f"in {num_divided} of {len(runs_of_size)} with `smallest` {smallest}")
     if not counts:
         return NOT_MEASURED
-    text = f"In further runs of `iid`, in which all clients are alike, groups were found {' and '.join(counts)}."
+    text = (
+        "In further runs of `iid`, in which all clients have the same data distribution, "
+        f"groups were found {' and '.join(counts)}."
+    )
     return textwrap.fill(text, 125) + "\n"
 
 
