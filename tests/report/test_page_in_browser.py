@@ -421,4 +421,7 @@ def test_print_keeps_to_the_paper(browser: Any, demonstration: Path) -> None:
     tab.wait_for_selector("figure.strip svg circle")
     assert tab.evaluate("document.documentElement.scrollWidth") == 688
     assert tab.locator("header").is_hidden()
+    # What is folded is not printed, and neither are its headings.
+    assert tab.locator("section.run:visible").count() == 2
+    assert tab.locator("h2", has_text="Settings").first.is_hidden()
     tab.close()
