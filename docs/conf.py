@@ -253,15 +253,22 @@ PAGES = {
 """What is linked to, without a suffix -> the page that has what it says."""
 
 NOTES = ROOT / "notes"
+PAGE_OF_NAME = {
+    path.stem: f"{folder}/{path.stem}"
+    for folder in ("reference", "start", "methods", "sites", "research", "deploy", "evidence")
+    for path in (DOCS / folder).glob("*.md")
+}
+"""Name of a page -> the page; of two with one name, the page of results."""
 PAGE_OF_NOTE = {
-    NOTES / "never-worse": "evidence/regret",
     **{
-        NOTES / name: f"evidence/{name}"
-        for name in ("comparison", "drift", "flux", "personal", "scale", "speed", "split-half")
+        note.with_suffix(""): PAGE_OF_NAME[note.stem]
+        for note in NOTES.glob("*.md")
+        if note.stem in PAGE_OF_NAME
     },
+    NOTES / "never-worse": "evidence/regret",
     NOTES / "studies": "evidence/replications",
 }
-"""A note, or a folder of notes -> the page of results that sums it up. Notes are not on the site."""
+"""A note, or a folder of notes -> the page that sums it up: the one of its name. Notes are not on the site."""
 
 
 def page_for(path: Path) -> str | None:
