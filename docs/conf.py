@@ -41,7 +41,14 @@ author = "The Coterie authors"
 version = release = coterie.__version__
 project_copyright = author
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+]
+autosummary_generate = False
 exclude_patterns = ["results"]
 myst_enable_extensions = ["dollarmath"]
 nb_execution_mode = "off"  # the notebook is shown as it is committed; a test runs it
@@ -282,8 +289,8 @@ def page_for(path: Path) -> str | None:
 class LinksOut(SphinxTransform):
     """Links out of docs/: to the page that stands for it where there is one; to another folder, just the text.
 
-    Links to other files are MyST's: they lead to a copy of the file. The page of results that sums
-    up a note links to a copy of the note.
+    Links to other files are MyST's: they lead to a copy of the file. So do links to a note that no
+    page of results sums up, and links to a note on the page that sums it up.
     """
 
     default_priority = 5
@@ -295,10 +302,12 @@ class LinksOut(SphinxTransform):
                 continue
             path = (here / link["reftarget"]).resolve()
             page = page_for(path)
-            if page == self.env.docname:
+            is_own_note = page == self.env.docname
+            is_single_note = page is None and path.is_relative_to(NOTES)
+            if is_own_note or is_single_note:
                 file = os.path.relpath(path.with_suffix(".md"), here)
                 copy = addnodes.download_reference("", "", *link.children, reftarget=file)
-                copy["refdoc"] = page
+                copy["refdoc"] = self.env.docname
                 link.replace_self(copy)
             elif page is not None:
                 link.attributes.update(refdomain="doc", reftarget=page, reftargetid=None)
