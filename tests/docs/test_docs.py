@@ -421,7 +421,7 @@ def test_every_link_leads_somewhere() -> None:
     assert [link for link in inside if not leads_somewhere(*link)] == []
 
 
-DETAILED = [page for page in PAGES if page.startswith(("docs/deploy/", "docs/evidence/"))]
+DETAILED = [page for page in PAGES if page.startswith("docs/")]
 """Pages that link to their notes."""
 
 
