@@ -1,12 +1,15 @@
-"""The picture of the contract can be read: by eyes in light and dark, at the width of a page, and by who cannot see it."""
+"""The picture of the contract can be read: by eyes in light and dark, at the width of a page, and by who cannot see it. Its page
+names what the contract has."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
+from typing import get_args
 from xml.etree import ElementTree
 
-from coterie.core import Admits, Method
+from coterie.core import FEATURES, Admits, Effect, Method, Need, Needs
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "figures" / "contract.svg").read_text()
@@ -57,3 +60,21 @@ def test_it_shows_every_function_that_a_method_must_have() -> None:
         if not name.startswith("_") and callable(getattr(Admits, name))
     }
     assert all(f"`{name}(" in page for name in functions | optional)
+
+
+def test_its_page_lists_every_feature_and_every_need() -> None:
+    page = (DOCS / "reference" / "contract.md").read_text()
+    needs = page.partition("\n## Needs\n")[2].partition("\n## ")[0]
+    listed = re.findall(r"^\| `([\w-]+)` \|", needs, re.MULTILINE)
+    assert sorted(listed) == sorted(
+        [*FEATURES, *(field.name for field in dataclasses.fields(Needs))]
+    )
+    assert re.findall(r'^\| `"(\w+)"` \|', page, re.MULTILINE) == list(get_args(Need))
+
+
+def test_the_page_of_records_lists_every_effect() -> None:
+    notes = (DOCS / "reference" / "runs.md").read_text().partition("\n### Notes\n")[2]
+    effects = notes.partition("| effect |")[2].partition("\n\n")[0]
+    first_column = "".join(re.findall(r"^\|([^|]*)\|", effects, re.MULTILINE))
+    assert set(re.findall(r"`(\w+)`", first_column)) == set(get_args(Effect))
+    assert len(get_args(Effect)) == 13  # as the page of the contract says
