@@ -1,5 +1,6 @@
-"""The picture of the contract can be read: by eyes in light and dark, at the width of a page, and by who cannot see it. Its page
-names what the contract has."""
+"""The picture of the contract can be read: by eyes in light and dark, at the width of a page, and by who cannot see it.
+
+Its page names what the contract has."""
 
 from __future__ import annotations
 
