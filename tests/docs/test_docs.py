@@ -436,29 +436,59 @@ def test_every_page_is_linked_from_the_index_or_the_readme() -> None:
 
 SECTIONS = (
     "What it does",
-    "A case by hand",
-    "Settings",
-    "What is sent",
-    "Deviations",
     "When to use it",
+    "Settings",
+    "Source",
 )
+AS_ANOTHER = {"hcct-e": "hcct", "hcct-p": "hcct"}
+"""Methods whose cards have only the settings that differ from those of another card."""
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_a_card_with_every_setting(method: str) -> None:
     card = PAGES[f"docs/methods/{method}.md"]
-    for name, _, _, sentence in documented(METHODS[method]):
+    elsewhere = documented(METHODS[AS_ANOTHER[method]]) if method in AS_ANOTHER else []
+    for setting in documented(METHODS[method]):
+        name, _, _, sentence = setting
+        if setting in elsewhere:
+            continue
         assert f"| `{name}` |" in card
-        assert sentence.replace("|", "\\|") in card
+        assert sentence.removesuffix(generate.ADVANCED).replace("|", "\\|") in card
+    if elsewhere:
+        assert f"{AS_ANOTHER[method]}.md#settings" in card
     for title in SECTIONS:
         assert f"\n## {title}\n" in card
-    assert "**Source.**" in card
-    assert "**Silent clients" in card
+    assert f"](../figures/method-{method}.svg)" in card
+    # Where there is a paper, the card says what differs from it.
+    own = "Coterie's own" in card.partition("\n## Source\n")[2]
+    assert own != ("\n## Differences from the paper\n" in card)
     # The card names the papers that the file's header names.
     for number in re.findall(
         r"\b\d{4}\.\d{5}\b", sys.modules[METHODS[method].__module__].__doc__ or ""
     ):
         assert number in card
+
+
+def test_the_table_of_methods_has_each_and_their_presets() -> None:
+    facts = sys.modules["method_table"].FACTS
+    assert set(facts) == set(METHODS)
+    page = PAGES["docs/methods/index.md"]
+    for name, cls in METHODS.items():
+        assert f"| [`{name}`]({name}.md) |" in page
+        for preset_name in getattr(cls, "presets", {}):
+            assert f"| `{name}` | `{preset_name}` |" in page
+
+
+def test_settings_of_a_card_are_all_in_one_of_its_two_tables() -> None:
+    basic, advanced = generate.settings("cfl", "basic"), generate.settings("cfl", "advanced")
+    assert "| `eps1` |" in basic
+    assert "| `warmup` |" in advanced
+    assert (
+        len(basic.splitlines()) + len(advanced.splitlines()) == len(documented(METHODS["cfl"])) + 4
+    )
+    assert re.findall(
+        r"^\| `(\w+)`", generate.settings("hcct-p", "unlike", "hcct"), re.MULTILINE
+    ) == ["personal"]
 
 
 def test_every_scenario_data_set_partition_and_shift_is_listed() -> None:

@@ -130,4 +130,5 @@ def test_the_choice_asks_at_most_eight_questions_and_names_methods_that_exist() 
 
 def card_title(name: str) -> str:
     """The name of a method as the heading of its card has it."""
-    return (ROOT / "docs" / "methods" / f"{name}.md").read_text().partition("\n")[0].lstrip("# ")
+    title = (ROOT / "docs" / "methods" / f"{name}.md").read_text().partition("\n")[0].lstrip("# ")
+    return title.partition(":")[0]

@@ -27,6 +27,7 @@ import drift_tables
 import example_source
 import experiment_tables
 import flux_tables
+import method_table
 import problem_tables
 import published_tables
 import ray_table
@@ -86,17 +87,35 @@ def documents() -> list[Path]:
 # ---------------------------------------------------------------------------------------------------------------
 
 
-def settings(of: str) -> str:
-    """The settings of a method, of ``training``, of ``boundary`` or of ``scenario``."""
+ADVANCED = " (advanced)"
+"""The end of the sentence about a setting that few users need."""
+
+
+def settings(of: str, part: str = "all", other: str = "") -> str:
+    """The settings of a method, of ``training``, of ``boundary`` or of ``scenario``.
+
+    Args:
+        of: Whose settings.
+        part: ``all``; ``basic`` or ``advanced``; or ``unlike``, those that another method lacks or
+            has with another default.
+        other: The name of that method.
+    """
     if of == "scenario":
         return scenario_settings()
     tables: dict[str, type[Any]] = {"training": Training, "boundary": Boundary}
     cls = tables.get(of) or METHODS[of]
     limits = {field.name: field.metadata.get("limits", {}) for field in dataclasses.fields(cls)}
-    rows = [
-        (f"`{name}`", f"`{plain(default)}`", allowed(words, limits[name]), about)
-        for name, words, default, about in documented(cls)
-    ]
+    known = documented(METHODS[other]) if part == "unlike" else []
+    rows = []
+    for setting in documented(cls):
+        name, words, default, about = setting
+        is_advanced = about.endswith(ADVANCED)
+        if setting in known or (
+            part in ("basic", "advanced") and is_advanced != (part == "advanced")
+        ):
+            continue
+        meaning = about if part == "all" else about.removesuffix(ADVANCED)
+        rows.append((f"`{name}`", f"`{plain(default)}`", allowed(words, limits[name]), meaning))
     return (
         table(("setting", "default", "allowed", "meaning"), rows)
         if rows
@@ -240,6 +259,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "settings": settings,
     "methods": methods,
     "scenarios": scenarios,
+    **method_table.PARTS,
     "datasets": datasets,
     "commands": commands,
     "results": results,

@@ -424,7 +424,7 @@ class Choosing(ABC):
     )
     initial: str = setting(
         "distinct",
-        "first models: distinct draws; the same draw k times; or kmeans++, each trained by a client (ours)",
+        "first models: distinct draws; the same draw k times; or kmeans++, each trained by a client (not in the paper)",
         choices=("distinct", "same", "kmeans++"),
     )
     initial_epochs: int = setting(

@@ -34,7 +34,7 @@ from coterie.settings import check, setting
 
 @dataclass(frozen=True, kw_only=True)
 class Auto:
-    """One model, groups, personal models or training alone: what held-out loss favours. The default."""
+    """The default: one model, groups, personal models or training alone, by the loss on held-out examples."""
 
     name: ClassVar[str] = "auto"
 

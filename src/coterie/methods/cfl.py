@@ -133,18 +133,18 @@ class CFL:
     )
     scale: str = setting(
         "relative",
-        "absolute: as in the paper; relative (ours): eps1, eps2 are fractions of norms",
+        "absolute: as in the paper; relative (not in the paper): eps1, eps2 are fractions of norms",
         choices=("relative", "absolute"),
         advanced=True,
     )
     gamma_max: float | None = setting(
         0.68,
-        "maximum relative noise of gradients (γ_max); none: measured from halves of the data; ours",
+        "maximum relative noise of gradients (γ_max); none: measured from halves of the data; not in the paper",
         ge=0,
         lt=1,
     )
     persistence: int = setting(
-        3, "consecutive rounds in which all criteria must hold; paper: 1, ours: 3", ge=1
+        3, "consecutive rounds in which all criteria must hold; paper: 1", ge=1
     )
     split_rounds: tuple[int, ...] | None = setting(
         None,
@@ -184,22 +184,22 @@ class CFL:
     )
     edge_sketch: int | None = setting(
         None,
-        "size of the sketch kept of each update on the tree's edges; none: the full update; ours",
+        "size of the sketch kept of each update on the tree's edges; none: the full update; not in the paper",
         multiple=4,
         advanced=True,
     )
     sketch: int | None = setting(
         None,
-        "compare sketches of this size, instead of edge_sketch; full updates are not kept; ours",
+        "compare sketches of this size, instead of edge_sketch; full updates are not kept; not in the paper",
         multiple=4,
         advanced=True,
     )
     fraction: float = setting(
-        1.0, "fraction of each group's clients sampled in a round, at least one; ours", gt=0, le=1
+        1.0, "fraction of each group's clients sampled in a round, at least one; not in the paper", gt=0, le=1
     )
     quorum: float = setting(
         0.5,
-        "minimum fraction of a group that must answer before it splits; ours",
+        "minimum fraction of a group that must answer before it splits; not in the paper",
         gt=0,
         le=1,
         advanced=True,

@@ -133,16 +133,16 @@ class FLHC:
     )
     groups: int | None = setting(None, "number of groups, instead of threshold", ge=1)
     quorum: float = setting(
-        0.5, "minimum fraction of the clients that must answer before clustering; ours", gt=0, le=1
+        0.5, "minimum fraction of the clients that must answer before clustering; not in the paper", gt=0, le=1
     )
     edge_sketch: int | None = setting(
         4096,
-        "size of the sketch kept of each update to place late clients; none, or metric l1: full updates; ours",
+        "size of the sketch kept of each update to place late clients; none, or metric l1: full updates; not in the paper",
         multiple=4,
     )
     sketch: int | None = setting(
         None,
-        "cluster sketches of this size, instead of edge_sketch; full updates are not kept; ours",
+        "cluster sketches of this size, instead of edge_sketch; full updates are not kept; not in the paper",
         multiple=4,
     )
 

@@ -160,7 +160,7 @@ _PERSONAL = "number of last layers that stay at their client (HCCT-P)"
 
 @dataclass(frozen=True, kw_only=True)
 class HCCT:
-    """In every epoch, the groups whose members gain most from each other: data against unlikeness."""
+    """Groups clients anew in every epoch: merges them while more data outweigh their difference."""
 
     name: ClassVar[str] = "hcct"
 
@@ -180,7 +180,7 @@ class HCCT:
     )
     scale: str = setting(
         "mean-size",
-        "λ relative to the mean training-set size (ours), or absolute, or relative to each client's own size",
+        "λ relative to the mean training-set size (not in the paper), or absolute, or relative to each client's own size",
         choices=("mean-size", "absolute", "per-client"),
         advanced=True,
     )
@@ -198,28 +198,28 @@ class HCCT:
     )
     memory: float = setting(
         0.95,
-        "factor on an epoch's cosines in each later epoch (β); 0: no memory, as in the paper; ours",
+        "factor on an epoch's cosines in each later epoch (β); 0: no memory, as in the paper; not in the paper",
         ge=0,
         le=1,
         advanced=True,
     )
     cosines: str = setting(
         "updates",
-        "what cosines compare: updates, as in the paper; or their signals, from halves of clients' data; ours",
+        "what cosines compare: updates, as in the paper; or their signals, from halves of clients' data; not in the paper",
         choices=("updates", "signals"),
     )
     partition_every: int | None = setting(
         None,
-        "epochs from one partition to the next; none: 1, as in the paper, or 4 with signals, to save cost; ours",
+        "epochs from one partition to the next; none: 1, as in the paper, or 4 with signals, to save cost; not in the paper",
         ge=1,
         advanced=True,
     )
     fraction: float = setting(
-        1.0, "fraction of each group's clients sampled in an epoch, at least one; ours", gt=0, le=1
+        1.0, "fraction of each group's clients sampled in an epoch, at least one; not in the paper", gt=0, le=1
     )
     sketch: int | None = setting(
         None,
-        "compare sketches of this size; full updates are not kept; ours",
+        "compare sketches of this size; full updates are not kept; not in the paper",
         multiple=4,
         advanced=True,
     )

@@ -106,7 +106,7 @@ class MAXFLState:
 
 @dataclass(frozen=True, kw_only=True)
 class MAXFL:
-    """A global model of those who find it appealing; the others train alone."""
+    """One model of the clients that it suits; the others train alone."""
 
     name: ClassVar[str] = "maxfl"
 
@@ -115,14 +115,14 @@ class MAXFL:
 
     rule: str = setting(
         "distance",
-        "which clients take part: by distance (HCCT), local-loss (ours), or cho (all, by weights)",
+        "which clients take part: by distance (HCCT), local-loss (not in the papers), or cho (all, by weights)",
         choices=("distance", "local-loss", "cho"),
     )
     pretrain_epochs: int = setting(
-        10, "epochs each client trains alone before the first round; ours", ge=1
+        10, "epochs each client trains alone before the first round; not in the paper", ge=1
     )
     server_lr: float = setting(1.0, "cho: step of the server (η_g)", gt=0)
-    epsilon: float = setting(1e-8, "cho: added to the sum of weights (ε); ours", gt=0)
+    epsilon: float = setting(1e-8, "cho: added to the sum of weights (ε); not in the paper", gt=0)
     fraction: float = setting(
         1.0, "fraction of the clients sampled in each round, at least one", gt=0, le=1
     )

@@ -175,7 +175,7 @@ def members_of(state: SplitHalfState) -> dict[int, tuple[Client, ...]]:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitHalf(Probing):
-    """Splits groups where two halves of every client's data say so: no threshold but the probability of a false alarm."""
+    """Splits a group if its clients differ by more than two random halves of one client's data do."""
 
     name: ClassVar[str] = "split-half"
 

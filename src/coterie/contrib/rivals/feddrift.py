@@ -171,7 +171,7 @@ def loss_rises(
 @public
 @dataclass(frozen=True, kw_only=True)
 class FedDrift:
-    """New models for clients whose loss rises at a time step, and a merge of models that serve alike."""
+    """For data that change: a new model for clients whose loss rises, and models that turn out equal are merged."""
 
     name: ClassVar[str] = "feddrift"
 
