@@ -139,7 +139,9 @@ class ACFL:
     )
     groups: int | None = setting(None, "number of groups, instead of threshold", ge=1)
     linkage: str = setting(
-        "average", "linkage of the clustering; not in the paper", choices=("single", "complete", "average")
+        "average",
+        "linkage of the clustering; not in the paper",
+        choices=("single", "complete", "average"),
     )
     similarity: str = setting(
         "weights",
@@ -159,10 +161,16 @@ class ACFL:
         True, "false: no clustering, one group of all clients (the paper's baseline)"
     )
     fraction: float = setting(
-        1.0, "fraction of each group's clients sampled in a round, at least one; not in the paper", gt=0, le=1
+        1.0,
+        "fraction of each group's clients sampled in a round, at least one; not in the paper",
+        gt=0,
+        le=1,
     )
     quorum: float = setting(
-        0.5, "minimum fraction of the clients that must answer before clustering; not in the paper", gt=0, le=1
+        0.5,
+        "minimum fraction of the clients that must answer before clustering; not in the paper",
+        gt=0,
+        le=1,
     )
 
     def __post_init__(self) -> None:

@@ -195,7 +195,10 @@ class CFL:
         advanced=True,
     )
     fraction: float = setting(
-        1.0, "fraction of each group's clients sampled in a round, at least one; not in the paper", gt=0, le=1
+        1.0,
+        "fraction of each group's clients sampled in a round, at least one; not in the paper",
+        gt=0,
+        le=1,
     )
     quorum: float = setting(
         0.5,

@@ -133,7 +133,10 @@ class FLHC:
     )
     groups: int | None = setting(None, "number of groups, instead of threshold", ge=1)
     quorum: float = setting(
-        0.5, "minimum fraction of the clients that must answer before clustering; not in the paper", gt=0, le=1
+        0.5,
+        "minimum fraction of the clients that must answer before clustering; not in the paper",
+        gt=0,
+        le=1,
     )
     edge_sketch: int | None = setting(
         4096,

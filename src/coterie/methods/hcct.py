@@ -215,7 +215,10 @@ class HCCT:
         advanced=True,
     )
     fraction: float = setting(
-        1.0, "fraction of each group's clients sampled in an epoch, at least one; not in the paper", gt=0, le=1
+        1.0,
+        "fraction of each group's clients sampled in an epoch, at least one; not in the paper",
+        gt=0,
+        le=1,
     )
     sketch: int | None = setting(
         None,
