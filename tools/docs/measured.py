@@ -426,7 +426,10 @@ def private_sums() -> str:
     heads = [f"ε = {epsilon:g}" if epsilon else "no noise" for epsilon in epsilons]
     alike = [row for row in rows if row["groups"] == 1]
     false = sum(row["models"] > 1 for row in alike)
-    text = f"Where all 100 clients are alike, without noise and at ε = 2, {false} of {len(alike)} runs found groups.\n"
+    text = (
+        "Where all 100 clients have the same data distribution, without noise and at ε = 2, "
+        f"{false} of {len(alike)} runs found groups.\n"
+    )
     return (
         table(("method", "clients", "seeds", *heads), lines, "lrr" + "r" * len(heads)) + "\n" + text
     )

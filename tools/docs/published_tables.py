@@ -48,7 +48,7 @@ def error(runs: Sequence[Row]) -> str:
 
 
 def ids() -> str:
-    """CFL with the published code's two ways to cut, beside CFL and FedAvg: figure 8 at the small scale."""
+    """CFL with the published code's two ways to cut, CFL and FedAvg: figure 8 at the small scale."""
     lines = [
         (
             label,
@@ -68,7 +68,7 @@ def ids() -> str:
 TABLE_IV = {
     "hcct-table4-digit.small": "digits in four rotations",
     "hcct-table4-digit.data": "digits of four data sets",
-    "hcct-table4-fmnist.data": "Fashion-MNIST, all alike",
+    "hcct-table4-fmnist.data": "Fashion-MNIST, IID",
     "hcct-table4-cifar.small": "digits by shards",
     "hcct-table4-cifar.data": "CIFAR-10 by shards",
 }
@@ -76,7 +76,7 @@ TABLE_IV = {
 
 
 def starts() -> str:
-    """IFCA and FLSC whose models start as one, as in HCCT's code, beside those that start apart, and FedAvg."""
+    """IFCA and FLSC whose models start as one, as in HCCT's code, those that start apart, and FedAvg."""
     lines = []
     for name, what in TABLE_IV.items():
         found = by_label(name)
