@@ -4,7 +4,7 @@
     benchmarks/results/bf16.jsonl
 
 A line per run; only runs without a line are made, so the script can be interrupted. Changed
-settings need a new file. Nothing else should run meanwhile, for the times. docs/evidence/speed.md
+settings need a new file. Nothing else should run meanwhile, for the times. notes/speed.md
 shows the table. A processor without instructions for bf16 takes many times as long.
 """
 

@@ -1,4 +1,4 @@
-"""How far each method is from the best one: a dot for each setting of the study of regret."""
+"""How far each method is from the best one: a dot for each setting."""
 
 from __future__ import annotations
 
