@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from drift_tables import by_world, called, number
 from flux_tables import ELSEWHERE
 from measured import recorded, table
 
@@ -15,7 +14,6 @@ from coterie.report.words import plus_minus
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
-import drift
 import flux
 
 NOTHING = "–"
@@ -210,33 +208,7 @@ def accuracies() -> str:
     return table(head, lines, "llllll")
 
 
-def streams() -> str:
-    """Accuracy on FedDrift's streams behind an oracle: FedDrift with its best threshold for each stream, and split-half."""
-    lines = []
-    for (schedule, stream), rows in by_world(drift.measured()).items():
-        names = {row["method"] for row in rows}
-        behind = {
-            name: drift.mean([row for row in rows if row["method"] == name], "behind")
-            for name in names
-        }
-        theirs = [
-            value
-            for name, value in behind.items()
-            if value is not None and name.startswith("feddrift")
-        ]
-        cells = (min(theirs, default=None), behind.get("tuned alert"), behind.get(DEFAULT))
-        lines.append((f"{called(stream)}, {schedule}", *map(number, cells)))
-    head = (
-        "stream",
-        "FedDrift, its best δ",
-        "split-half with `alert`, and personal models",
-        "`auto`",
-    )
-    return table(head, lines, "lrrr")
-
-
 PARTS: Mapping[str, Callable[..., str]] = {
     "personal": personal,
     "standing-accuracies": accuracies,
-    "standing-drift": streams,
 }
