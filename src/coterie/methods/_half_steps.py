@@ -46,12 +46,17 @@ class Probing:
     """Settings of methods whose groups probe, and when the next probe of a group comes."""
 
     level: float = setting(
-        1e-4, "probability that two probes split a group of equal clients (α)", gt=0, lt=1
+        1e-4,
+        "probability that two test rounds split clients with the same data distribution (α)",
+        gt=0,
+        lt=1,
     )
     probe_every: int = setting(
-        4, "rounds between probes of a group; up to four times as many if nothing is found", ge=1
+        4,
+        "rounds between test rounds of a group; up to four times as many if nothing is found",
+        ge=1,
     )
-    first_probe: int = setting(2, "the round of the first probe", ge=2)
+    first_probe: int = setting(2, "the first test round", ge=2)
     review_every: int = setting(
         8,
         "rounds from a change of groups to a review of all groups; more if reviews change nothing; 0: never",

@@ -152,7 +152,7 @@ class ACFL:
         (), "names of the layers compared; empty: the fully-connected ones"
     )
     mixing: float = setting(
-        0.25, "weight of a client's own model in the model that serves it (λ)", ge=0, le=1
+        0.25, "weight of a client's own model in its personal model (λ)", ge=0, le=1
     )
     mixing_per_client: tuple[float, ...] = setting(
         (), "λ of each client, in the order of their ids; empty: mixing for all", ge=0, le=1

@@ -39,7 +39,10 @@ class Auto:
     name: ClassVar[str] = "auto"
 
     level: float = setting(
-        1e-4, "probability that split-half splits clients that are alike (α)", gt=0, lt=1
+        1e-4,
+        "probability that split-half splits clients with the same data distribution (α)",
+        gt=0,
+        lt=1,
     )
     patience: int = setting(
         12, "reports of each client, on average, before a method is given up", ge=1

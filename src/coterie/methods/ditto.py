@@ -50,7 +50,7 @@ class DittoState:
 
 @dataclass(frozen=True, kw_only=True)
 class Ditto(OneModel[DittoState]):
-    """One model for all, and every client's own model that is trained near it and serves the client."""
+    """One model for all, and every client's own model, trained near it, which it uses."""
 
     name: ClassVar[str] = "ditto"
 

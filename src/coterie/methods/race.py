@@ -192,10 +192,10 @@ class Race:
         ("fedavg", "split-half", "hcct"), "the methods, from simple to complex", method=True
     )
     level: float = setting(
-        0.01, "probability of dropping an arm that is as good as the leader (α)", gt=0, lt=1
+        0.01, "probability of dropping a method that is as good as the leader (α)", gt=0, lt=1
     )
     patience: int = setting(
-        12, "reports of each client, on average, before an arm is dropped", ge=1
+        12, "reports of each client, on average, before a method is dropped", ge=1
     )
     holdout: float = setting(
         0.15,

@@ -181,7 +181,7 @@ class SplitHalf(Probing):
 
     alert: bool = setting(
         False,
-        "data may change: clients whose loss rises take a better model, or their group probes, at once",
+        "data may change: clients whose loss rises take a better model, or their group is tested, at once",
     )
 
     def __post_init__(self) -> None:

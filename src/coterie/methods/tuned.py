@@ -96,7 +96,7 @@ class TunedState:
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """Any method, and a fine-tuned model for each client that it serves better."""
+    """Any method, and a fine-tuned model for each client where that is better."""
 
     name: ClassVar[str] = "tuned"
 

@@ -237,7 +237,7 @@ class SplitHalfSums(Probing):
 
     sketch: int = setting(
         128,
-        "numbers of a sketch (k); a probe's answer has about k² numbers",
+        "numbers of a sketch (k); an answer in a test round has about k² numbers",
         ge=4,
         le=1024,
         multiple=4,
