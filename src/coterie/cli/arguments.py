@@ -163,7 +163,7 @@ RESUME = """\
 Resume a run, or all runs of a folder, from the last checkpoint. The result is bit-identical to that of an
 uninterrupted run. Finished runs do not change."""
 COMPARE = """\
-Compare methods: means over the seeds of the given runs, with 95% intervals (Student's t)."""
+Compare methods: means over the seeds of the given runs, with 95% intervals (Student's t), and which method to use."""
 REPORT = """\
 Write one HTML page about runs: groups over rounds and why they changed, accuracy, similarities, clients, costs,
 settings. It needs only the run directories, and opens in any browser without a network.

@@ -25,6 +25,8 @@ def given(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def compare(arguments: argparse.Namespace) -> int:
     """The command ``compare``."""
+    from rich.text import Text
+
     from coterie.records.text_files import to_json
     from coterie.report import terminal
     from coterie.report.compared import compare as compared
@@ -37,6 +39,9 @@ def compare(arguments: argparse.Namespace) -> int:
         say(results.to_table(arguments.table).rstrip("\n"))
     else:
         terminal.console(sys.stdout).print(terminal.comparison(results))
+        # Which method to use, where there are several.
+        if len(results) > 1 and (told := results.verdict()):
+            terminal.console(sys.stdout).print(Text(f"\n{told}"))
     return 0
 
 

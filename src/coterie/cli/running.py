@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +21,6 @@ from coterie.printable import printable, say
 from coterie.settings import UserError
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from coterie.report.live import Live
     from coterie.report.live_page import LivePage
     from coterie.runs.estimate import Estimate
@@ -331,7 +329,7 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
     from coterie.report.ranking import contests
     from coterie.report.summary import summary
     from coterie.report.trials import read
-    from coterie.report.verdict import verdict
+    from coterie.report.verdict import paragraphs, verdict
 
     # The trees of a few runs, then one table of all, then the verdict.
     summaries = [summary(run.folder) for run in runs]
@@ -348,11 +346,11 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
         console.print(terminal.table(summaries))
     # One verdict for all runs over the same scenario.
     for contest in contests(read(run.folder) for run in runs):
-        paragraphs = _verdict_paragraphs(verdict(contest), is_comparison=len(runs) > 1)
-        if paragraphs:
-            console.print(Text(""), *paragraphs, sep="\n")
-        else:
-            console.print()
+        texts = [
+            Text(text, style="yellow" if is_warning else "")
+            for text, is_warning in paragraphs(verdict(contest), is_comparison=len(runs) > 1)
+        ]
+        console.print(Text(""), *texts, sep="\n") if texts else console.print()
     # What limits refused, and the privacy that was spent.
     for run, result in zip(runs, summaries, strict=True):
         record_lines = run.record.shown()[1]
@@ -366,24 +364,6 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
                 f"\n{run.folder.name}: {privacy_spent} after {privacy['updates']} updates of the client that sent the most"
             )
     say(f"\nrecorded in {folder}")
-
-
-def _verdict_paragraphs(outcome: Mapping[str, Any], is_comparison: bool) -> list[Text]:
-    """The sentences of a verdict; those about other methods only if there are several runs."""
-    from rich.text import Text
-
-    comparisons = []
-    if is_comparison:
-        comparisons = [sentence for sentence in (*outcome["better"], outcome["use"]) if sentence]
-    paragraphs = []
-    # What a constant prediction scores is worth a sentence only beside others.
-    if outcome["warnings"] or comparisons:
-        paragraphs.append(Text(outcome["constant"]))
-    paragraphs += [Text(sentence, style="yellow") for sentence in outcome["warnings"]]
-    paragraphs += [Text(sentence) for sentence in comparisons]
-    if outcome["by_time"]:
-        paragraphs.append(Text(outcome["by_time"]))
-    return paragraphs
 
 
 # ----------------------------------------------------------------------------------------------------

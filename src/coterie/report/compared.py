@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from coterie.files import Folder
@@ -76,6 +77,19 @@ class Comparison(list[dict[str, Any]]):
             method_name = entry["method"]
             labels.append(f"{method_name} ({settings})" if settings else method_name)
         return numbered(labels)
+
+    def verdict(self) -> str:
+        """Return which method to use and for whom, as ``coterie run`` prints it: a line for each paragraph."""
+        from coterie.report.ranking import contests
+        from coterie.report.trials import read
+        from coterie.report.verdict import paragraphs, verdict
+
+        run_dirs = [Path(run_dir) for entry in self for run_dir in entry["run_dirs"]]
+        texts = []
+        for contest in contests(map(read, run_dirs)):
+            told = paragraphs(verdict(contest), is_comparison=len(contest.methods) > 1)
+            texts += [text for text, _ in told]
+        return "\n".join(texts)
 
     def __repr__(self) -> str:
         methods = []

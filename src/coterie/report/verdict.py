@@ -435,7 +435,28 @@ def _recorded_folder(run: Path) -> Path:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Parts of verdicts for explanations.
+# Verdicts as text.
+
+
+def paragraphs(verdict: Mapping[str, Any], is_comparison: bool = True) -> list[tuple[str, bool]]:
+    """Return a verdict as the console shows it: each paragraph, and whether it is a warning.
+
+    Args:
+        verdict: The verdict.
+        is_comparison: Whether it is about several methods, so that sentences about others belong to it.
+    """
+    comparisons = []
+    if is_comparison:
+        comparisons = [sentence for sentence in (*verdict["better"], verdict["use"]) if sentence]
+    texts = []
+    # What a constant prediction scores is worth a sentence only beside others.
+    if verdict["warnings"] or comparisons:
+        texts.append((verdict["constant"], False))
+    texts += [(sentence, True) for sentence in verdict["warnings"]]
+    texts += [(sentence, False) for sentence in comparisons]
+    if verdict["by_time"]:
+        texts.append((verdict["by_time"], False))
+    return texts
 
 
 def sentences(verdict: Mapping[str, Any]) -> list[str]:
