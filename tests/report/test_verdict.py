@@ -416,6 +416,23 @@ def test_an_explanation_compares_with_the_experiments_baselines(tmp_path: Path) 
     assert explain(own)["verdict"][1:] == found[1:2]
 
 
+def test_a_comparison_ends_with_what_to_use(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [
+        run(tmp_path / "cfl", "cfl", {0: 0.9, 1: 0.8}, {0: 1.0, 1: 0.9}),
+        run(tmp_path / "fedavg", "fedavg", {0: 0.2, 1: 0.3}, {0: 0.1, 1: 0.2}),
+    ]
+    told = coterie.compare(folders).verdict().splitlines()
+    assert told[-1].startswith("Use cfl for all clients: ")
+    assert any("the mean accuracy of cfl is 0.800 higher" in sentence for sentence in told)
+    assert main(["compare", *map(str, folders)]) == 0
+    assert "Use cfl for all clients" in capsys.readouterr().out
+    assert "Use" not in coterie.compare(folders[:1]).verdict()
+    assert main(["compare", str(folders[0])]) == 0
+    assert "Use" not in capsys.readouterr().out
+
+
 def test_without_tests_there_is_nothing_to_compare(tmp_path: Path) -> None:
     lines = [line(1, [[0], [1]], tested=False)]
     folders = [write(tmp_path / f"{name}-seed0", lines, name) for name in ("fedavg", "cfl")]
