@@ -1,4 +1,4 @@
-"""The page on explaining shows what the command prints and names all that ``--json`` has; docs/reference/runs.md
+"""The page on explaining and its notes show what the command prints and name all that ``--json`` has; docs/reference/runs.md
 names all that notes tell."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from told_runs import ran
 
 ROOT = Path(__file__).parents[2]
 RUN = ROOT / "tests" / "report" / "explained"
-PAGE = (ROOT / "docs" / "sites" / "explain.md").read_text()
+PAGE = "".join((ROOT / page).read_text() for page in ("docs/sites/explain.md", "notes/explain.md"))
 NOTES = (
     (ROOT / "docs" / "reference" / "runs.md")
     .read_text()

@@ -52,7 +52,7 @@ class Explanation(dict[str, Any]):
 def explain(run: Folder, client: int | str | None = None, round: int | None = None) -> Explanation:
     """Explain a run's decisions, or those that concern one client: printed it is the text that ``coterie explain`` prints.
 
-    docs/sites/explain.md has the fields.
+    notes/explain.md has the fields.
 
     Args:
         run: The run directory.

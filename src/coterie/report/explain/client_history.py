@@ -26,7 +26,7 @@ MAX_REFUSALS_SHOWN = 3
 
 
 def client_history(history: RunHistory, asked: ClientId) -> dict[str, Any]:
-    """Return the history of one client; docs/sites/explain.md has the fields.
+    """Return the history of one client; notes/explain.md has the fields.
 
     Args:
         history: The run.

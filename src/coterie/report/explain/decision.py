@@ -75,7 +75,7 @@ class Change:
 def decision(note: NoteView) -> dict[str, Any]:
     """Return a note as data: the numbers compared, how close they were, and what would have changed it.
 
-    docs/sites/explain.md has the fields.
+    notes/explain.md has the fields.
     """
     # Each alternative is a tuple of changes that all are needed.
     alternatives = would_change(note)
@@ -271,7 +271,7 @@ def member(note: NoteView, client: ClientId) -> dict[str, Any]:
         client: The client.
 
     Returns:
-        ``side``, ``nearest``, ``values`` and ``words``; docs/sites/explain.md describes them.
+        ``side``, ``nearest``, ``values`` and ``words``; notes/explain.md describes them.
     """
     # 1. The part that the client came to, its neighbours and its values.
     side = next((part for part in note.parts if client in part), None)

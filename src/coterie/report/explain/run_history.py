@@ -39,7 +39,7 @@ MAX_GROUNDS = 3
 
 
 def run_history(history: RunHistory) -> dict[str, Any]:
-    """Return the explanation of a run; docs/sites/explain.md has the fields."""
+    """Return the explanation of a run; notes/explain.md has the fields."""
     # 1. The notes, and those of them that changed groups.
     notes = list(history.views())
     changes = [note for note in notes if note.changes]
