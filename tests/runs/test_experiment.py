@@ -18,7 +18,8 @@ from coterie.data.scenario import SCENARIOS
 from coterie.methods import CFL, FLHC, FedAvg
 from coterie.records.record import Record
 from coterie.records.text_files import to_toml
-from coterie.report.compared import compare, unequal
+from coterie.report.compared import compare
+from coterie.report.setting_differences import unequal
 from coterie.report.summary import agreement, interval, summary
 from coterie.runs.experiment import Experiment, make, normal, read
 from coterie.runs.folders import begin, reopen

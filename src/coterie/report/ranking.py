@@ -10,8 +10,8 @@ from typing import Any
 
 from coterie.files import within
 from coterie.records.record import RUN_FILE
-from coterie.report.compared import SAME_BUT_SEED
 from coterie.report.contest import BASELINES, Contest
+from coterie.report.setting_differences import SAME_BUT_SEED
 from coterie.report.trials import MethodTrials, Trial, read
 from coterie.report.words import numbered
 from coterie.settings import UserError

@@ -12,9 +12,9 @@ from rich.tree import Tree
 
 from coterie.printable import printable
 from coterie.records.shown import Line, mean_of, shown_as
-from coterie.report.compared import differences, unequal
 from coterie.report.console import console as console
 from coterie.report.group_tree import Group, history
+from coterie.report.setting_differences import differences, unequal
 from coterie.report.summary import Summary, last_tested
 from coterie.report.words import decimals, members, numbered, plus_minus
 

@@ -14,11 +14,11 @@ from typing import Any
 from coterie.data.scenario import FEDERATION, OWN_WORLD
 from coterie.records.record import EXPERIMENT_FILE, RUN_FILE
 from coterie.records.shown import ClientId
-from coterie.report.compared import unequal
 from coterie.report.contest import BASELINES, Contest, Gain
 from coterie.report.headline import headline
 from coterie.report.noise import MIN_SAMPLE, mean_value
 from coterie.report.recommendation import Recommendation, recommend
+from coterie.report.setting_differences import unequal
 from coterie.report.trials import MethodTrials
 from coterie.report.warnings import reference_line, warnings
 from coterie.report.words import count, number, who

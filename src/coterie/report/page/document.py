@@ -24,11 +24,12 @@ from coterie.records.record import Record
 from coterie.records.shown import ClientId, Line, Shown, mean_of, pooled_over, shown_as, sums_of
 from coterie.records.text_files import finite
 from coterie.report.colours import group_colours
-from coterie.report.compared import AROUND, side_by_side
+from coterie.report.compared import side_by_side
 from coterie.report.gathered import Gathered, PlacedNotes, TreeNode, gathered
 from coterie.report.listing import first_line
 from coterie.report.page.charts import charts, real, squares, whole
 from coterie.report.ranking import contests, gains
+from coterie.report.setting_differences import AROUND
 from coterie.report.summary import ABOUT, expand, silent
 from coterie.report.trials import Trial, trial
 from coterie.report.verdict import verdict

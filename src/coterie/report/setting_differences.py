@@ -1,0 +1,72 @@
+"""The settings in which compared runs differ, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+AROUND = ("scenario_settings", "training", "boundary", "robust", "run_settings", "limits")
+"""Tables of settings that are not the method's own."""
+
+SAME_BUT_SEED = ("method", "scenario", "settings", *AROUND, "metric", "better")
+"""Keys that are equal in runs that differ in their seed alone."""
+
+
+def differences(
+    compared: Sequence[Mapping[str, Any]], tables: Sequence[str] = ("settings", *AROUND)
+) -> list[str]:
+    """Return the settings, in words, in which entries of the same method and scenario differ; one text per entry.
+
+    Args:
+        compared: The entries.
+        tables: The tables of settings to compare.
+    """
+    differences_of_entries = []
+    for entry in compared:
+        # Entries of this method that should have the same settings.
+        rivals = [rival for rival in compared if _is_same_method(rival, entry)]
+        settings = []
+        for table_name in tables:
+            for setting, setting_value in entry.get(table_name, {}).items():
+                if any(rival.get(table_name, {}).get(setting) != setting_value for rival in rivals):
+                    settings.append(f"{setting} {setting_value}")
+        differences_of_entries.append(", ".join(settings))
+    return differences_of_entries
+
+
+def _is_same_method(entry: Mapping[str, Any], other_entry: Mapping[str, Any]) -> bool:
+    """Whether two entries are of one method in one scenario."""
+    is_same = entry["method"] == other_entry["method"]
+    return is_same and bool(entry["scenario"] == other_entry["scenario"])
+
+
+def unequal(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> list[str]:
+    """Return the settings in :data:`AROUND` in which rows differ, whatever their methods.
+
+    Args:
+        compared: The entries of one scenario.
+        labels: Their labels.
+
+    Returns:
+        For each such setting, its values and the rows that have them, such as ``lr 0.1 (cfl), 0.05
+        (fedavg, ifca)``.
+    """
+    differing_settings = []
+    for table_name in AROUND:
+        tables = [entry.get(table_name, {}) for entry in compared]
+        # The settings of all tables, in their order.
+        all_settings: dict[str, None] = {}
+        for settings_table in tables:
+            all_settings.update(dict.fromkeys(settings_table))
+        for setting in all_settings:
+            # Value of the setting -> the rows that have it.
+            labels_of_value: dict[str, list[str]] = {}
+            for settings_table, label in zip(tables, labels, strict=True):
+                setting_value = str(settings_table.get(setting, "not set"))
+                labels_of_value.setdefault(setting_value, []).append(label)
+            if len(labels_of_value) > 1:
+                values_in_words = []
+                for setting_value, labels_with_value in labels_of_value.items():
+                    values_in_words.append(f"{setting_value} ({', '.join(labels_with_value)})")
+                differing_settings.append(f"{setting} {', '.join(values_in_words)}")
+    return differing_settings
