@@ -198,19 +198,19 @@ class HCCT:
     )
     memory: float = setting(
         0.95,
-        "factor on an epoch's cosines in each later epoch (β); 0: no memory, as in the paper; not in the paper",
+        "factor on an epoch's cosines in each later epoch (β); 0: no memory, as in the paper",
         ge=0,
         le=1,
         advanced=True,
     )
     cosines: str = setting(
         "updates",
-        "what cosines compare: updates, as in the paper; or their signals, from halves of clients' data; not in the paper",
+        "what cosines compare: updates, as in the paper; or their signals (not in the paper), from halves of clients' data",
         choices=("updates", "signals"),
     )
     partition_every: int | None = setting(
         None,
-        "epochs from one partition to the next; none: 1, as in the paper, or 4 with signals, to save cost; not in the paper",
+        "epochs from one partition to the next; none: 1, as in the paper, or 4 with signals, to save cost",
         ge=1,
         advanced=True,
     )
