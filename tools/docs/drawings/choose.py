@@ -27,7 +27,7 @@ QUESTIONS: Sequence[tuple[Sequence[str], Sequence[Line]]] = (
         [[("Independent", METHOD)]],
     ),
     (
-        ("Do you know that all", "clients are alike?"),
+        ("Do you know that all", "clients do not differ?"),
         [[("FedAvg", METHOD)]],
     ),
     (
