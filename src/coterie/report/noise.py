@@ -84,7 +84,7 @@ def examples_needed(p: float, difference: float) -> int | None:
 
     Example:
         >>> examples_needed(0.5, 0.1), examples_needed(0.95, 0.1)
-        (404, 48)
+        (404, 57)
     """
     if not difference:
         return None
