@@ -177,6 +177,12 @@ def test_padding_counts_in_no_metric() -> None:
 
 
 @pytest.mark.slow
+def test_metrics_of_ones_own_stand_beside_named_ones() -> None:
+    objective = Objective(metrics={"accuracy": "accuracy", "mine": lambda outputs, targets: 0.5})
+    assert objective.named["accuracy"] is METRICS["accuracy"]
+    assert (objective.main, list(objective.named)) == ("accuracy", ["accuracy", "mine"])
+
+
 def test_torchmetrics_objects_and_functions_are_metrics() -> None:
     torchmetrics = pytest.importorskip("torchmetrics")
     outputs, labels = drawn(500, 3)
@@ -204,6 +210,7 @@ def test_torchmetrics_objects_and_functions_are_metrics() -> None:
     ("settings", "sentence"),
     [
         ({"metrics": ["AUROCC"]}, "there is no metric 'AUROCC'; did you mean AUROC"),
+        ({"metrics": {"mine": "AUROCC"}}, "there is no metric 'AUROCC'; did you mean AUROC"),
         ({"metrics": []}, "at least one metric besides the loss"),
         ({"metrics": {"loss": METRICS["AUROC"]}}, "a metric cannot have the name 'loss'"),
         (
@@ -217,7 +224,7 @@ def test_torchmetrics_objects_and_functions_are_metrics() -> None:
         ),
         (
             {"metrics": {"mine": 3}},
-            "metric 'mine' must be a function of .outputs, targets., a torchmetrics object or a coterie.Metric",
+            "metric 'mine' must be a function of .outputs, targets., a torchmetrics object, a coterie.Metric or its name",
         ),
         ({"main": "AUROC"}, "the main metric must be one of accuracy, got 'AUROC'"),
     ],

@@ -6,15 +6,15 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from documents import ROOT, load
 
 import coterie
-from coterie.core import Needs
+from coterie.core import Needs, as_groups, group_means, row_of
 from coterie.report.explain import words
 from coterie.report.gathered import gather
 from coterie.report.page.charts import charts
@@ -62,7 +62,29 @@ def test_the_example_keeps_the_contract(
 
 
 def test_the_example_passes_check_method() -> None:
-    check_method(METHOD)
+    (done,) = check_method(METHOD)
+    assert done.startswith("round 4: cluster: k-means of 12 updates: clear groups")
+
+
+def test_a_method_that_does_nothing_in_25_rounds_shows_it() -> None:
+    assert check_method(replace(METHOD, warmup=60)) == ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByParity(example.KMeansFL):  # type: ignore[misc, name-defined]
+    """Groups by id, which says nothing about a client."""
+
+    name: ClassVar[str] = "parity"
+
+    def cluster(self, state: Any, replies: Any) -> Any:
+        groups = as_groups([c for c in replies.clients if c % 2 == side] for side in (0, 1))
+        models = state.models + group_means(replies, groups)[0]
+        return replace(state, round=state.round + 1, models=models, group=row_of(groups), notes=())
+
+
+def test_a_method_whose_groups_depend_on_ids_fails() -> None:
+    with pytest.raises(AssertionError, match="breaks has_groups_that_do_not_depend_on_ids"):
+        check_method(ByParity())
 
 
 def test_a_method_that_does_not_declare_what_it_asks_fails() -> None:

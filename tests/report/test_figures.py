@@ -265,6 +265,29 @@ def test_of_several_runs_one_has_to_be_named(tmp_path: Path) -> None:
     assert coterie.plot(one, "groups", tmp_path / "figure.svg").exists()
 
 
+def test_runs_that_differ_in_their_seed_are_one_curve_with_a_band(tmp_path: Path) -> None:
+    from coterie.report.figures import several
+
+    runs = []
+    for method in ("cfl", "fedavg"):
+        for seed, rounds in ((0, 2), (1, 3)):
+            lines = [line(number, [[0, 1]]) for number in range(1, rounds + 1)]
+            for one in lines:
+                one["bytes_up"], one["bytes_down"] = 10**6 * (seed + 1), 0
+            folder = tmp_path / f"{method}{seed}"
+            runs.append(gather(write(folder, lines, method, seed=seed, rounds=3)))
+    axes = several.figure(runs[:3], "traffic").axes[0]
+    cfl, fedavg = axes.get_lines()
+    assert (cfl.get_label(), fedavg.get_label()) == ("cfl", "fedavg")
+    # Rounds that both seeds have.
+    assert list(cfl.get_xdata()) == [1, 2]
+    np.testing.assert_allclose(cfl.get_ydata(), [1.5, 3.0])
+    # Two seeds, 1 and 2 MB: Student's t with one degree of freedom, times 0.5. One seed has no band.
+    (band,) = axes.collections
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert heights.max() == pytest.approx(3.0 + 12.7062 * 1.0)
+
+
 def test_without_matplotlib(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,26 @@ def test_the_best_of_each_column_is_bold() -> None:
     ]
 
 
+def test_little_traffic_is_shown_to_a_kilobyte() -> None:
+    rows = [entry("a", 0.5, 0.9, 9_400.0), entry("b", 0.75, 0.8, 11_000.0)]
+    first, second = Comparison(rows).to_table(columns=["bytes_up"]).splitlines()[2:]
+    assert first == "| a | **0.009 ± 0.000** |"
+    assert second == "| b | 0.011 ± 0.000 |"
+
+
+def test_further_metrics_have_their_own_direction_or_none() -> None:
+    def further(low: float) -> dict[str, Any]:
+        names = ("MeanAbsoluteError", "Recall/0", "brier")
+        value = {"mean": low, "low": low, "high": low}
+        return {"others": list(names), **dict.fromkeys(names, value)}
+
+    rows = [entry("a", 0.5, 0.9, 1.0, **further(0.25)), entry("b", 0.5, 0.9, 1.0, **further(0.5))]
+    columns = ["MeanAbsoluteError", "Recall/0", "brier"]
+    first, second = Comparison(rows).to_table(columns=columns).splitlines()[2:]
+    assert first == "| a | **0.250 ± 0.000** | 0.250 ± 0.000 | 0.250 ± 0.000 |"
+    assert second == "| b | 0.500 ± 0.000 | **0.500 ± 0.000** | 0.500 ± 0.000 |"
+
+
 def test_of_an_error_the_least_is_the_best() -> None:
     rows = [
         entry("a", 0.5, 0.9, 1.0, better="smaller"),

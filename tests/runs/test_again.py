@@ -109,7 +109,7 @@ def test_an_explanation_prints_and_is_a_dict(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_figure_of_several_runs_has_a_curve_for_each(tmp_path: Path) -> None:
+def test_a_figure_of_several_runs_has_a_curve_for_each_method(tmp_path: Path) -> None:
     matplotlib_figures = pytest.importorskip("coterie.report.figures.several")
     from coterie.report.gathered import gather
 
@@ -119,10 +119,16 @@ def test_a_figure_of_several_runs_has_a_curve_for_each(tmp_path: Path) -> None:
         assert coterie.plot(tmp_path / "runs", kind, tmp_path / f"{kind}.png").exists()
     figure = matplotlib_figures.figure([gather(run.folder) for run in runs], "score")
     curves = {line.get_label(): list(line.get_ydata()) for line in figure.axes[0].get_lines()}
-    assert list(curves) == ["fedavg seed 0", "fedavg seed 1", "cfl seed 0", "cfl seed 1"]
-    for run, curve in zip(runs, curves.values(), strict=True):
-        frame = run.to_pandas()
-        assert curve == pytest.approx(list(frame.groupby("round")["accuracy"].mean()))
+    assert list(curves) == ["fedavg", "cfl"]
+    assert len(figure.axes[0].collections) == 2  # bands
+    for number, curve in enumerate(curves.values()):
+        seeds = [run.to_pandas().groupby("round")["accuracy"].mean() for run in runs][2 * number :]
+        assert curve == pytest.approx(list((seeds[0] + seeds[1]) / 2))
+    # The same settings and seed twice are two curves, which their folders tell apart.
+    (again,) = cell(tmp_path / "again", methods="cfl").finish()
+    figure = matplotlib_figures.figure([gather(run.folder) for run in (*runs, again)], "score")
+    labels = [str(line.get_label()) for line in figure.axes[0].get_lines()]
+    assert labels == ["fedavg", "cfl, runs/cfl-seed0", f"cfl, {tmp_path.name}/again"]
     for kind in ("groups", "similarity", "criteria"):
         with pytest.raises(UserError, match=f"a figure of {kind} is of one"):
             coterie.plot(runs, kind, tmp_path / "x.png")

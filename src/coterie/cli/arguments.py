@@ -176,7 +176,8 @@ Explain from the records why the groups are as they are, or why one client is in
 how close the decision was, and what would have changed it."""
 PLOT = """\
 Draw one figure of a run as PDF, PNG or SVG. Kinds: groups, score, accuracy, loss, similarity, criteria, traffic.
-Of several runs, score, accuracy, loss and traffic draw a curve each.
+Of several runs, score, accuracy, loss and traffic draw a curve for each method: the mean over its seeds, in a band that
+is the 95 % interval.
 
   coterie plot runs/first groups -o groups.pdf
   coterie plot runs/cfl runs/fedavg score -o score.pdf"""

@@ -401,8 +401,8 @@ def metric(metric_or_function: Any, name: str) -> Metric:
     """Return a metric.
 
     Args:
-        metric_or_function: A :class:`Metric`, a torchmetrics object (its ``higher_is_better`` is used), or a
-            function of (outputs, targets).
+        metric_or_function: A :class:`Metric`, a name of :data:`METRICS`, a torchmetrics object (its
+            ``higher_is_better`` is used), or a function of (outputs, targets).
         name: Its name, for messages.
 
     Returns:
@@ -413,6 +413,8 @@ def metric(metric_or_function: Any, name: str) -> Metric:
     """
     if isinstance(metric_or_function, Metric):
         return metric_or_function
+    if isinstance(metric_or_function, str):
+        return _metric_by_name(metric_or_function)
     # A class of torchmetrics must be called, to have its settings.
     if isinstance(metric_or_function, type):
         raise SettingError(
@@ -423,7 +425,9 @@ def metric(metric_or_function: Any, name: str) -> Metric:
         is_loss = getattr(metric_or_function, "higher_is_better", None) is False
         return Metric(_Torchmetric(metric_or_function), "smaller" if is_loss else "greater")
     if not callable(metric_or_function):
-        allowed = "a function of (outputs, targets), a torchmetrics object or a coterie.Metric"
+        allowed = (
+            "a function of (outputs, targets), a torchmetrics object, a coterie.Metric or its name"
+        )
         raise SettingError(f"metric {name!r} must be {allowed}, got {metric_or_function!r:.60}")
     return Metric(metric_or_function)
 
@@ -480,8 +484,8 @@ class Objective:
 
     Attributes:
         loss: Function of (outputs, targets) that returns the mean loss of the batch.
-        metrics: Names of :data:`coterie.METRICS`, or name -> :class:`coterie.Metric`, torchmetrics
-            object or function. A function takes the outputs and targets of a client's whole test
+        metrics: Names of :data:`coterie.METRICS`, or name -> such a name, :class:`coterie.Metric`,
+            torchmetrics object or function. A function takes the outputs and targets of a client's whole test
             set.
         main: The metric by which reports, comparisons and ``target`` judge. None takes the first.
         combine: Function of the outputs ``(m, b, ...)`` of m models that returns the outputs of

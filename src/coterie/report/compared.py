@@ -10,7 +10,7 @@ from coterie.files import Folder
 from coterie.notebook.tables import count, frame, some, table
 from coterie.records.text_files import finite
 from coterie.report.paper_table import paper_table
-from coterie.report.setting_differences import SAME_BUT_SEED, differences
+from coterie.report.setting_differences import SAME_BUT_SEED, differences, named
 from coterie.report.summary import Summary, expand, interval, summary
 from coterie.report.words import numbered
 from coterie.settings.calls import public
@@ -67,11 +67,7 @@ class Comparison(list[dict[str, Any]]):
 
     def _labels(self) -> list[str]:
         """The methods' names; the settings in which several entries of one method differ are added."""
-        labels = []
-        for entry, settings in zip(self, differences(self, ("settings",)), strict=True):
-            method_name = entry["method"]
-            labels.append(f"{method_name} ({settings})" if settings else method_name)
-        return numbered(labels)
+        return numbered(named(self))
 
     def verdict(self) -> str:
         """Return which method to use and for whom, as ``coterie run`` prints it: a line for each paragraph."""
@@ -140,6 +136,11 @@ def compare(runs: Folder | Iterable[Folder]) -> Comparison:
 
 def side_by_side(summaries: Iterable[Summary]) -> list[dict[str, Any]]:
     """Compare runs, as :func:`compare` does, from their summaries."""
+    return [_over_seeds(runs) for runs in same_but_seed(summaries)]
+
+
+def same_but_seed(summaries: Iterable[Summary]) -> list[list[Summary]]:
+    """Return the summaries of runs that differ in their seed alone together, in the order of the first of them."""
     entries: list[tuple[list[Any], dict[int, Summary]]] = []
     for run in summaries:
         same_settings = [run[key] for key in SAME_BUT_SEED]
@@ -151,7 +152,7 @@ def side_by_side(summaries: Iterable[Summary]) -> list[dict[str, Any]]:
                 break
         else:
             entries.append((same_settings, {seed: run}))
-    return [_over_seeds(list(run_of_seed.values())) for _, run_of_seed in entries]
+    return [list(run_of_seed.values()) for _, run_of_seed in entries]
 
 
 def _over_seeds(runs: Sequence[Summary]) -> dict[str, Any]:

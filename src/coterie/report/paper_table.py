@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from coterie.data.objective import METRICS
 from coterie.report.words import plus_minus
 from coterie.settings import UserError, nearest
 
@@ -27,6 +28,8 @@ COLUMN_TITLES: Mapping[str, str] = {
 LESS_IS_BETTER = ("std", "loss", "exchanges", "bytes_up", "bytes_down", "evaluations", "seconds")
 NEITHER_IS_BETTER = ("groups", "isolated")
 MEGABYTE = 1e6
+LITTLE = 1e6
+"""Columns of fewer bytes are shown to 1 kB."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,8 @@ def _cells(compared: Sequence[Entry], column: str) -> list[Cell]:
     in_megabytes = column.startswith("bytes")
     scale = MEGABYTE if in_megabytes else 1.0
     digits = 1 if in_megabytes or column in NEITHER_IS_BETTER else 3
+    if in_megabytes and _greatest(compared, column) < LITTLE:
+        digits = 3
     texts = []
     means = []
     for entry in compared:
@@ -113,26 +118,35 @@ def _cells(compared: Sequence[Entry], column: str) -> list[Cell]:
         }
         texts.append(plus_minus(value, digits))
         means.append(None if value["mean"] is None else round(value["mean"], digits))
-    best = _best(means, _is_less_better(compared[0], column))
-    if column in NEITHER_IS_BETTER:
-        best = None
+    best = _best(means, _better(compared[0], column))
     return [
         Cell(text, mean is not None and mean == best)
         for text, mean in zip(texts, means, strict=True)
     ]
 
 
-def _is_less_better(entry: Entry, column: str) -> bool:
+def _greatest(compared: Sequence[Entry], column: str) -> float:
+    return max((entry[column]["mean"] or 0.0 for entry in compared), default=0.0)
+
+
+def _better(entry: Entry, column: str) -> str | None:
+    """Whether a ``"greater"`` or a ``"smaller"`` number is better; None if neither is, or it is not known."""
     if column in ("score", "worst", entry["metric"]):
-        return bool(entry["better"] != "greater")
-    return column in LESS_IS_BETTER
-
-
-def _best(means: Sequence[float | None], is_less_better: bool) -> float | None:
-    known = [mean for mean in means if mean is not None]
-    if not known:
+        return str(entry["better"])
+    if column in entry.get("others", ()):
+        # Records have no direction of further metrics; those with a name of Coterie's have its own.
+        metric = METRICS.get(column.split("/")[0])
+        return metric.better if metric is not None else None
+    if column in NEITHER_IS_BETTER:
         return None
-    return min(known) if is_less_better else max(known)
+    return "smaller" if column in LESS_IS_BETTER else "greater"
+
+
+def _best(means: Sequence[float | None], better: str | None) -> float | None:
+    known = [mean for mean in means if mean is not None]
+    if not known or better is None:
+        return None
+    return min(known) if better == "smaller" else max(known)
 
 
 def _markdown(titles: Sequence[str], rows: Sequence[tuple[str, Sequence[Cell]]]) -> str:

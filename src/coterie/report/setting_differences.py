@@ -40,6 +40,15 @@ def _is_same_method(entry: Mapping[str, Any], other_entry: Mapping[str, Any]) ->
     return is_same and bool(entry["scenario"] == other_entry["scenario"])
 
 
+def named(compared: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the method of each entry, with the settings in which entries of one method differ."""
+    labels = []
+    for entry, settings in zip(compared, differences(compared, ("settings",)), strict=True):
+        method_name = str(entry["method"])
+        labels.append(f"{method_name} ({settings})" if settings else method_name)
+    return labels
+
+
 def unequal(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> list[str]:
     """Return the settings in :data:`AROUND` in which rows differ, whatever their methods.
 

@@ -15,7 +15,7 @@ from coterie.settings import UserError, nearest
 from coterie.settings.calls import public
 
 OVER_ROUNDS = ("score", "accuracy", "loss", "traffic")
-"""Kinds that several runs can share: a curve for each run."""
+"""Kinds that several runs can share: a curve for each method."""
 
 FIGURE_KINDS = ("groups", "score", "accuracy", "loss", "similarity", "criteria", "traffic")
 FIGURE_SUFFIXES = (".pdf", ".png", ".svg")
@@ -25,12 +25,12 @@ FIGURE_SUFFIXES = (".pdf", ".png", ".svg")
 def plot(
     run: Folder | Iterable[Folder], kind: str, out: Path | str, round: int | None = None
 ) -> Path:
-    """Draw one figure of a run, or a curve for each of several; the same records make the same file. Needs Matplotlib.
+    """Draw one figure of a run, or a curve for each method of several; the same records make the same file. Needs Matplotlib.
 
     Args:
         run: A run directory, or a folder with a single one. For ``score``, ``accuracy``, ``loss``
             and ``traffic`` also several, or a folder of several: the mean over clients, or the
-            bytes, of each run.
+            bytes. Runs that differ in their seed alone are one curve, with the 95 % interval.
         kind: ``groups`` (the group of each client over the rounds), ``score`` (the main metric),
             ``accuracy`` or ``loss`` (of every group and its clients), ``similarity`` (the matrices
             on which decisions were based), ``criteria`` (the numbers that the method compared) or

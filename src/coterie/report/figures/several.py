@@ -1,23 +1,27 @@
-"""A figure of several runs: a curve for each. Importing this module needs Matplotlib."""
+"""A figure of several runs: a curve for each method, the mean over its seeds. Importing this module needs Matplotlib."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from coterie.records.shown import shown_as, spread
+from coterie.report.compared import same_but_seed
 from coterie.report.figures.drawings import curve, legend_below, over_rounds
 from coterie.report.figures.looks import numbered
 from coterie.report.figures.style import COLUMN, LINE_HEIGHT, panels
 from coterie.report.gathered import Gathered
+from coterie.report.setting_differences import named
+from coterie.report.summary import Summary, interval, summarised
 from coterie.settings import UserError
 
 
 def figure(runs: Sequence[Gathered], kind: str) -> Figure:
-    """Draw a curve for each run: a metric over its honest clients, or its bytes so far.
+    """Draw a curve for each method: a metric over honest clients, or bytes so far, the mean over seeds with its 95 % interval.
 
     Args:
         runs: The runs.
@@ -35,17 +39,25 @@ def figure(runs: Sequence[Gathered], kind: str) -> Figure:
                 f"these runs have different main metrics, {' and '.join(main_metrics)}: a figure of score needs one"
             )
         metric = main_metrics[0]
-    # 1. A curve for each run.
-    curves = []
-    for run in runs:
-        curves.append(_bytes_so_far(run) if kind == "traffic" else _scores(run, metric))
-    # Below the axes is a legend with two columns.
-    height = 2.1 + LINE_HEIGHT * math.ceil((len(runs) + 1) / 2)
+    # 1. Runs that differ in their seed alone are one curve.
+    run_of_folder = {str(run.folder): run for run in runs}
+    entries = same_but_seed(summarised(run.folder, run.description, run.lines, []) for run in runs)
+    # 2. The mean over seeds in the rounds that all of them have, and its interval.
+    height = 2.1 + LINE_HEIGHT * math.ceil((len(entries) + 1) / 2)
     drawing, ((axes,),) = panels(1, width=COLUMN, height=height)
-    for line_number, (label, value_of_round) in enumerate(zip(_labels(runs), curves, strict=True)):
-        rounds = list(value_of_round)
-        values = list(value_of_round.values())
-        curve(axes, rounds, values, **numbered(line_number), label=label)
+    for line_number, (label, entry) in enumerate(zip(_labels(entries), entries, strict=True)):
+        curves = []
+        for summary in entry:
+            run = run_of_folder[summary["run_dir"]]
+            curves.append(_bytes_so_far(run) if kind == "traffic" else _scores(run, metric))
+        rounds = [round for round in curves[0] if all(round in one for one in curves)]
+        intervals = [interval([one[round] for one in curves]) for round in rounds]
+        look = numbered(line_number)
+        curve(axes, rounds, [over_seeds["mean"] for over_seeds in intervals], **look, label=label)
+        if len(curves) > 1:
+            lower = [over_seeds["low"] for over_seeds in intervals]
+            upper = [over_seeds["high"] for over_seeds in intervals]
+            axes.fill_between(rounds, lower, upper, color=look["color"], alpha=0.18, linewidth=0)
     # The longest run sets the width.
     over_rounds(axes, max(len(run.lines) for run in runs))
     axes.set_ylabel("MB sent so far" if kind == "traffic" else metric)
@@ -75,16 +87,16 @@ def _bytes_so_far(run: Gathered) -> dict[int, float]:
     return dict(enumerate((np.cumsum(round_bytes) / 1e6).tolist(), 1))
 
 
-def _labels(runs: Sequence[Gathered]) -> list[str]:
-    """Return the method of each run, with its seed or its folder where that is needed to tell runs apart."""
-    labels = [str(run.description["methods"][0]["name"]) for run in runs]
-    # What distinguishes runs of one method: the seed, or else the folder.
-    additions: list[Callable[[Gathered], str]] = [
-        lambda run: f" seed {run.description['seeds'][0]}",
-        lambda run: f", {run.folder.parent.name}/{run.folder.name}",
-    ]
-    for addition in additions:
-        # Labels that differ are short enough.
-        if len(set(labels)) < len(labels):
-            labels = [label + addition(run) for label, run in zip(labels, runs, strict=True)]
-    return labels
+def _labels(entries: Sequence[Sequence[Summary]]) -> list[str]:
+    """Return the method of each curve, with its settings or its folder where that is needed to tell curves apart."""
+    first_runs = [entry[0] for entry in entries]
+    labels = named(first_runs)
+    # Labels that differ are short enough.
+    labels_with_folders = []
+    for label, run in zip(labels, first_runs, strict=True):
+        folder = Path(run["run_dir"])
+        is_enough = labels.count(label) == 1
+        labels_with_folders.append(
+            label if is_enough else f"{label}, {folder.parent.name}/{folder.name}"
+        )
+    return labels_with_folders
