@@ -40,8 +40,8 @@ def compare(arguments: argparse.Namespace) -> int:
     else:
         terminal.console(sys.stdout).print(terminal.comparison(results))
         # Which method to use, where there are several.
-        if len(results) > 1 and (told := results.verdict()):
-            terminal.console(sys.stdout).print(Text(f"\n{told}"))
+        if len(results) > 1 and (verdict := results.verdict()):
+            terminal.console(sys.stdout).print(Text(f"\n{verdict}"))
     return 0
 
 

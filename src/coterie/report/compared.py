@@ -78,8 +78,9 @@ class Comparison(list[dict[str, Any]]):
         run_dirs = [Path(run_dir) for entry in self for run_dir in entry["run_dirs"]]
         texts = []
         for contest in contests(map(read, run_dirs)):
-            told = paragraphs(verdict(contest), is_comparison=len(contest.methods) > 1)
-            texts += [text for text, _ in told]
+            is_comparison = len(contest.methods) > 1
+            for text, _ in paragraphs(verdict(contest), is_comparison=is_comparison):
+                texts.append(text)
         return "\n".join(texts)
 
     def __repr__(self) -> str:
