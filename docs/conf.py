@@ -275,9 +275,6 @@ PAGE_OF_NOTE = {
     NOTES / "never-worse": "evidence/regret",
     NOTES / "studies": "evidence/replications",
     NOTES / "suggest": "research/thresholds",
-    NOTES / "published-code": "research/published-code",
-    NOTES / "data": "reference/data",
-    NOTES / "runs": "reference/runs",
 }
 """A note, or a folder of notes -> the page that sums it up: the one of its name. Notes are not on the site."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,15 @@ class Opened:
         ]
 
 
+@contextmanager
+def opened_page(browser: Any, path: Path) -> Iterator[Opened]:
+    """A page in a tab, in which nothing may have gone wrong when it is closed."""
+    opened = Opened(browser, path)
+    yield opened
+    opened.tab.close()
+    assert opened.wrong == []
+
+
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = split_run(tmp_path_factory.mktemp("page") / "run")
@@ -53,10 +63,8 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def one(browser: Any, file: Path) -> Iterator[Opened]:
-    opened = Opened(browser, file)
-    yield opened
-    opened.tab.close()
-    assert opened.wrong == []
+    with opened_page(browser, file) as opened:
+        yield opened
 
 
 def test_it_says_what_became_of_the_run(one: Opened) -> None:
@@ -141,10 +149,8 @@ def crowd(browser: Any, tmp_path: Path) -> Iterator[Opened]:
     path = tmp_path / "crowd.html"
     run = write(tmp_path / "run", [line(number, groups, *notes) for number in (1, 2, 3)])
     path.write_text(page(document([run])), encoding="utf-8")
-    opened = Opened(browser, path)
-    yield opened
-    opened.tab.close()
-    assert opened.wrong == []
+    with opened_page(browser, path) as opened:
+        yield opened
 
 
 def test_a_crowd_of_lines_is_shown_group_by_group(crowd: Opened) -> None:
@@ -250,11 +256,9 @@ def hospitals(browser: Any, tmp_path: Path) -> Iterator[Opened]:
         write(tmp_path / "runs" / method, lines, method, names=names, tests=[100] * 4)
     path = tmp_path / "all.html"
     path.write_text(page(document([tmp_path / "runs"])), encoding="utf-8")
-    opened = Opened(browser, path)
-    opened.tab.set_viewport_size({"width": 360, "height": 740})
-    yield opened
-    opened.tab.close()
-    assert opened.wrong == []
+    with opened_page(browser, path) as opened:
+        opened.tab.set_viewport_size({"width": 360, "height": 740})
+        yield opened
 
 
 def test_the_page_begins_with_the_verdict(hospitals: Opened) -> None:
@@ -321,10 +325,8 @@ def demonstration(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def twenty(browser: Any, demonstration: Path) -> Iterator[Opened]:
-    opened = Opened(browser, demonstration)
-    yield opened
-    opened.tab.close()
-    assert opened.wrong == []
+    with opened_page(browser, demonstration) as opened:
+        yield opened
 
 
 def test_two_numbers_and_all_clients_come_before_any_table(twenty: Opened) -> None:

@@ -1,7 +1,7 @@
-"""Pictures of a report for the documents: the demonstration's page, as a browser shows its verdict and the section of a run.
+"""Picture of a report for the documents: the top of the demonstration's page, down to the end of its verdict.
 
-``python tools/docs/picture.py RUNS`` makes docs/figures/report.png and report-run.png of a folder of
-runs; it needs Playwright, Pillow and a Chromium.
+``python tools/docs/picture.py RUNS`` makes docs/figures/report.png of a folder of runs; it needs
+Playwright, Pillow and a Chromium.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from coterie.report.page import document, page
 
-TO = Path(__file__).resolve().parents[2] / "docs" / "figures"
+PICTURE = Path(__file__).resolve().parents[2] / "docs" / "figures" / "report.png"
 WIDTH = 1200
+MARGIN = 16
 
 
-def pictures(runs: str) -> dict[str, bytes]:
-    """The verdict on ``runs``, and the upper part of the first run's section, down to its first chart, as PNG by name."""
+def picture(runs: str) -> bytes:
+    """The page of ``runs`` down to the end of the verdict, as a small PNG."""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as api:
         path = Path(folder, "page.html")
         path.write_text(page(document([runs])), encoding="utf-8")
@@ -32,31 +32,20 @@ def pictures(runs: str) -> dict[str, bytes]:
         )
         tab = browser.new_page(viewport={"width": WIDTH, "height": 900}, color_scheme="light")
         tab.goto(path.as_uri())
+        # The charts of the first run are drawn last.
         tab.wait_for_selector("#run-0 figure.chart .legend button")
         tab.wait_for_timeout(300)
-        verdict, run, chart = (
-            tab.locator(one).first.bounding_box()
-            for one in (".verdict", "#run-0", "#run-0 figure.chart")
+        verdict = tab.locator(".verdict").first.bounding_box()
+        height = verdict["y"] + verdict["height"] + MARGIN
+        shot = tab.screenshot(
+            full_page=True, clip={"x": 0, "y": 0, "width": WIDTH, "height": height}
         )
-        found = {
-            "report": _part(tab, 0, verdict["y"] + verdict["height"] + 16),
-            "report-run": _part(tab, run["y"] + 4, chart["y"] + chart["height"]),
-        }
         browser.close()
-    return found
-
-
-def _part(tab: Any, top: float, bottom: float) -> bytes:
-    shot = tab.screenshot(
-        full_page=True, clip={"x": 0, "y": top, "width": WIDTH, "height": bottom - top}
-    )
+    image = Image.open(io.BytesIO(shot)).convert("P", palette=Image.Palette.ADAPTIVE, colors=128)
     small = io.BytesIO()
-    Image.open(io.BytesIO(shot)).convert("P", palette=Image.Palette.ADAPTIVE, colors=128).save(
-        small, "PNG", optimize=True
-    )
+    image.save(small, "PNG", optimize=True)
     return small.getvalue()
 
 
 if __name__ == "__main__":
-    for name, data in pictures(sys.argv[1]).items():
-        (TO / f"{name}.png").write_bytes(data)
+    PICTURE.write_bytes(picture(sys.argv[1]))

@@ -104,6 +104,15 @@ class Contest:
         """Return the first entry of a method, or None."""
         return next((method for method in self.methods if method.name == name), None)
 
+    def baselines(self, method: MethodTrials) -> list[MethodTrials]:
+        """Return the baselines other than a method, as far as they were run."""
+        found_baselines = []
+        for baseline_name in BASELINES:
+            baseline = self.find(baseline_name)
+            if baseline is not None and baseline is not method:
+                found_baselines.append(baseline)
+        return found_baselines
+
     @cached_property
     def focus(self) -> MethodTrials:
         """The best method that is no baseline, or else the best: the verdict has its groups."""

@@ -33,7 +33,8 @@ def headline(contest: Contest, grouped: MethodTrials) -> dict[str, Any] | None:
     """
     if contest.round is None:
         return None
-    strip_methods = _strip_methods(contest, grouped)
+    # One model for all, training alone and the method with groups, as far as they were run.
+    strip_methods = [*contest.baselines(grouped), grouped]
     rows = []
     for client in contest.clients:
         rows.append([client, [contest.client_score(method, client) for method in strip_methods]])
@@ -48,16 +49,6 @@ def headline(contest: Contest, grouped: MethodTrials) -> dict[str, Any] | None:
         "rows": rows,
         "constant": _constant(contest),
     }
-
-
-def _strip_methods(contest: Contest, grouped: MethodTrials) -> list[MethodTrials]:
-    """Return one model for all, training alone and the method with groups, as far as they were run."""
-    methods = []
-    for name in BASELINES:
-        baseline = contest.find(name)
-        if baseline is not None and baseline is not grouped:
-            methods.append(baseline)
-    return [*methods, grouped]
 
 
 def _series(method: MethodTrials) -> dict[str, str]:

@@ -28,8 +28,7 @@ COLUMN_TITLES: Mapping[str, str] = {
 LESS_IS_BETTER = ("std", "loss", "exchanges", "bytes_up", "bytes_down", "evaluations", "seconds")
 NEITHER_IS_BETTER = ("groups", "isolated")
 MEGABYTE = 1e6
-LITTLE = 1e6
-"""Columns of fewer bytes are shown to 1 kB."""
+"""The unit of columns of bytes; those with fewer bytes than this are shown to 1 kB."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ def _cells(compared: Sequence[Entry], column: str) -> list[Cell]:
     in_megabytes = column.startswith("bytes")
     scale = MEGABYTE if in_megabytes else 1.0
     digits = 1 if in_megabytes or column in NEITHER_IS_BETTER else 3
-    if in_megabytes and _greatest(compared, column) < LITTLE:
+    if in_megabytes and _greatest(compared, column) < MEGABYTE:
         digits = 3
     texts = []
     means = []

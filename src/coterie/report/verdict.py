@@ -54,7 +54,7 @@ def verdict(contest: Contest, method: MethodTrials | None = None) -> dict[str, A
     missing, command = _missing_baselines(contest)
     better = []
     if is_tested:
-        better = [compare(contest, method, baseline) for baseline in _baselines(contest, method)]
+        better = [compare(contest, method, baseline) for baseline in contest.baselines(method)]
     return {
         "scenario": contest.summary["scenario"],
         "method": method.label,
@@ -75,16 +75,6 @@ def verdict(contest: Contest, method: MethodTrials | None = None) -> dict[str, A
         "headline": headline(contest, method),
         "table": table(contest) if is_comparison else None,
     }
-
-
-def _baselines(contest: Contest, method: MethodTrials) -> list[MethodTrials]:
-    """Return the baselines other than a method, as far as they were run."""
-    baselines = []
-    for baseline_name in BASELINES:
-        baseline = contest.find(baseline_name)
-        if baseline is not None and baseline is not method:
-            baselines.append(baseline)
-    return baselines
 
 
 def _left_out(contest: Contest) -> str:

@@ -19,6 +19,7 @@ class Axis:
         low: The least value.
         high: The greatest value.
         log: Equal ratios have equal lengths.
+        root: The axis is that of square roots, which shows small values.
     """
 
     start: float
@@ -26,6 +27,7 @@ class Axis:
     low: float
     high: float
     log: bool = False
+    root: bool = False
 
     def at(self, value: float) -> float:
         """The pixel of a value; those beyond the ends are drawn there."""
@@ -33,7 +35,10 @@ class Axis:
         low, high = self.low, self.high
         if self.log:
             value, low, high = math.log(value), math.log(low), math.log(high)
-        return self.start + (value - low) / (high - low) * (self.end - self.start)
+        share = (value - low) / (high - low)
+        if self.root:
+            share = math.sqrt(share)
+        return self.start + share * (self.end - self.start)
 
 
 def upright_lines(

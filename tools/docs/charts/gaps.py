@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from statistics import mean
 
 from regret_tables import rows
 from study import regret_summary
 
+from tools.docs.charts.axes import Axis, upright_lines
 from tools.docs.drawings.canvas import Drawing
 
 METHODS: Mapping[str, str] = {
@@ -25,8 +25,8 @@ LEFT = 232
 RIGHT = 620
 TOP = 52
 ROW_HEIGHT = 38
-GREATEST = 0.7
-"""The gap at the right end of the axis; greater ones are drawn there."""
+AXIS = Axis(LEFT, RIGHT, 0.0, 0.7, root=True)
+"""Of gaps; those that are greater than its end are drawn there."""
 MARKS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.7)
 
 
@@ -38,12 +38,6 @@ def gaps_of(method: str) -> list[float]:
         if lacking is not None:
             gaps.append(lacking.regret)
     return gaps
-
-
-def across(gap: float) -> float:
-    """Where a gap is drawn. The axis is that of square roots, which shows small gaps."""
-    share = math.sqrt(min(max(gap, 0.0), GREATEST) / GREATEST)
-    return LEFT + share * (RIGHT - LEFT)
 
 
 def gap_chart() -> Drawing:
@@ -64,10 +58,7 @@ def gap_chart() -> Drawing:
     )
     drawing.text(20, 30, "Gap to the best method", size=16, bold=True)
     drawing.text(700, 30, "mean", anchor="end", colour="quiet")
-    for mark in MARKS:
-        x = across(mark)
-        drawing.line((x, TOP), (x, bottom), colour="line", width=1.0)
-        drawing.text(x, bottom + 20, f"{mark:g}", anchor="middle", colour="quiet")
+    upright_lines(drawing, AXIS, {mark: f"{mark:g}" for mark in MARKS}, TOP, bottom)
     for place, (method, gaps) in enumerate(gaps_of_method.items()):
         y = TOP + ROW_HEIGHT * (place + 0.5)
         is_default = method == "auto"
@@ -76,7 +67,7 @@ def gap_chart() -> Drawing:
             # Dots of one row lie on three lines, so that equal gaps do not hide each other.
             height = y + 6 * (number % 3 - 1)
             colour = "accent" if is_default else "quiet"
-            drawing.circle(across(gap), height, 3.2, fill=colour, opacity=0.45)
+            drawing.circle(AXIS.at(gap), height, 3.2, fill=colour, opacity=0.45)
         drawing.text(700, y + 5, f"{mean(gaps):.3f}", anchor="end", bold=is_default)
     drawing.text(
         LEFT,
