@@ -178,7 +178,7 @@ def test_an_oracle_takes_the_settings_of_the_best_mean(measured: Callable[..., N
         ),
         row("cfl", 0, kind="iid", true_groups=1),  # which no oracle has tried
     )
-    assert "| world | size | `split-half` | `flhc` | `ifca` |" in study_tables.oracle()
+    assert "| setting | size | `split-half` | `flhc` | `ifca` |" in study_tables.oracle()
     assert "| `swaps-4` | many | 0.90 | 0.75 (threshold 5) | 0.50 |" in study_tables.oracle()
     assert "`iid`" not in study_tables.oracle()
     assert "| `swaps-4` | many | 0.70 | – | 0.60 | 0.50 |" in study_tables.study(
