@@ -160,21 +160,56 @@ def methods() -> str:
 
 
 def scenarios() -> str:
-    """The named scenarios."""
-    rows = [
-        (f"`{name}`", s.about, OWN_DATA.get(s.dataset.name, str(s.clients)), f"`{s.model}`")
-        for name, s in SCENARIOS.items()
-    ]
-    return table(("scenario", "what it is", "clients", "model"), rows, "llrl")
+    """The named scenarios by data set; what most of one data set have in common stands once."""
+    sets: dict[str, list[str]] = {}
+    for name in SCENARIOS:
+        sets.setdefault(name.partition("/")[0], []).append(name)
+    lines, single = [], []
+    for data_set, names in sets.items():
+        sizes = {name: size_and_model(SCENARIOS[name]) for name in names}
+        usual = max(sizes.values(), key=list(sizes.values()).count)
+        items = single if len(names) == 1 else []
+        for name in names:
+            other = "" if sizes[name] == usual and len(names) > 1 else f" ({sizes[name]})"
+            items.append(f"- `{name}`: {SCENARIOS[name].about}{other}")
+        if len(names) > 1:
+            lines += [f"`{data_set}`: {usual}", "", *items, ""]
+    return "\n".join([*lines, "Others:", "", *single, ""])
+
+
+def size_and_model(scenario: Scenario) -> str:
+    """How many clients a scenario has, and their model."""
+    clients = OWN_DATA.get(scenario.dataset.name, f"{scenario.clients} clients")
+    return f"{clients}, `{scenario.model}`"
+
+
+FILES: Mapping[str, str] = {
+    "ag_news": "`train.csv`, `test.csv` in `ag_news_csv`, `ag_news`",
+    "cifar10": "`data_batch_1.bin` to `_5.bin`, `test_batch.bin` in `cifar-10-batches-bin`, `cifar10`",
+    "cifar100": "`train.bin`, `test.bin` in `cifar-100-binary`, `cifar100`",
+    "digit_domains": "those of its parts",
+    "digit_five": "those of its parts",
+    "mnist": "`train-images-idx3-ubyte`, `train-labels-idx1-ubyte`, `t10k-images-idx3-ubyte`,"
+    " `t10k-labels-idx1-ubyte` in `MNIST/raw`, `mnist`",
+    "qmnist": "those of `mnist`, `qmnist-train-labels-idx2-int`, `qmnist-test-labels-idx2-int`",
+    "fashion_mnist": "as `mnist`, in `FashionMNIST/raw`, `fashion_mnist`, `fashion`",
+    "femnist": "`.json` in `train` and `test`, or `all_data`, of `femnist/data/`,"
+    " `leaf/data/femnist/data/`, `femnist`",
+    "svhn": "`train_32x32.mat`, `test_32x32.mat` in `svhn`",
+    "synth_digits": "`synth_train_32x32.mat`, `synth_test_32x32.mat` in `synth_digits`, `synth`",
+    "usps": "in `usps`",
+    "mnist_m": "in `mnist_m`",
+}
+"""Data set -> its files, and the subfolders in which they are found."""
 
 
 def datasets() -> str:
     """The data sets by name."""
     rows = [
-        (f"`{name}`", source.about, "yes" if source.files else "no")
+        (f"`{name}`", source.about, FILES[name] if source.files else "none")
         for name, source in DATASETS.items()
     ]
-    return table(("data set", "what it is", "needs files"), rows)
+    return table(("data set", "what it is", "files, and subfolders"), rows)
 
 
 def commands() -> str:
