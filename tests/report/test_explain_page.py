@@ -1,5 +1,5 @@
-"""The page on explaining and its notes show what the command prints and name all that ``--json`` has; docs/reference/runs.md
-names all that notes tell."""
+"""The page on explaining and its notes show what the command prints and name all that ``--json`` has; notes/events.md names
+all that notes tell."""
 
 from __future__ import annotations
 
@@ -19,12 +19,7 @@ from told_runs import ran
 ROOT = Path(__file__).parents[2]
 RUN = ROOT / "tests" / "report" / "explained"
 PAGE = "".join((ROOT / page).read_text() for page in ("docs/sites/explain.md", "notes/explain.md"))
-NOTES = (
-    (ROOT / "docs" / "reference" / "runs.md")
-    .read_text()
-    .partition("### Notes")[2]
-    .partition("\n## ")[0]
-)
+NOTES = (ROOT / "notes" / "events.md").read_text()
 SHOWN = re.findall(r"<!-- explained: (.*?)-->\n```text\n(.*?)```", PAGE, re.DOTALL)
 
 
