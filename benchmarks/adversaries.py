@@ -9,7 +9,7 @@ clients are alike; PART ``groups``: the same where there are four groups to be f
 without the bounds of ``robust``.
 
 A row has the accuracy of the honest clients, the same ones with and without the attack, the least
-accurate one's, and the share of hostile clients in no group with an honest one. docs/deploy/hostile.md
+accurate one's, and the share of hostile clients in no group with an honest one. notes/hostile.md
 quotes the tables.
 """
 

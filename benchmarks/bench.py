@@ -9,7 +9,7 @@
 Parts: a FL+HC's CNN, b ACFL's CNN, c MLPs, d CFL's LSTM, e clustering, f whole experiments, g
 scaling, h the benchmarks of other simulators, i nodes of a Ray cluster, j many clients in the
 default method, of which only missing rows are measured, k losses in other spellings. What each
-measures stands in notes/speed.md, docs/deploy/cluster.md (i) and notes/scale.md (j). pfl-research
+measures stands in notes/speed.md, notes/cluster.md (i) and notes/scale.md (j). pfl-research
 takes part if its package, ``pfl``, is installed, and i needs Ray. Results go to
 benchmarks/results/speed, a file per part, with the machine and the versions; those of e, i and j,
 which are scripts of their own, lie beside this folder. ``python tools/docs/generate.py`` makes the

@@ -4,7 +4,7 @@
 
 A row per method and boundary: in how many of the runs the groups were exactly the true ones at the
 end, the adjusted Rand index, the accuracy, what was sent, and the ε that the noise left.
-docs/deploy/privacy.md quotes the table.
+notes/privacy.md quotes the table.
 """
 
 import json

@@ -3,7 +3,7 @@
     python benchmarks/flower_link.py      adds to benchmarks/results/flower-traffic.json
 
 The SuperNodes reach the SuperLink through a relay in this process, without TLS. Of every request
-and response the header and the body are counted, by path. docs/deploy/flower.md quotes the headers of
+and response the header and the body are counted, by path. notes/flower.md quotes the headers of
 those that carry an object of a message.
 """
 

@@ -8,7 +8,7 @@ SuperNode receives and sends them, both ways. A message is an object tree and, o
 objects: an array and its bytes, records, the message itself. Counted are Flower's own protobuf
 messages; not counted are what HTTP adds to each of them, which flower_link.py measures, requests
 and acknowledgements the other way, heartbeats, queries who a node is, and tests, which are in no
-record either. docs/deploy/flower.md quotes the table.
+record either. notes/flower.md quotes the table.
 """
 
 import json

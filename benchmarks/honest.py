@@ -1,6 +1,6 @@
 """What honest clients send, and what default limits make of it: benchmarks/results/honest.json.
 
-The page docs/deploy/hostile.md quotes it.
+The page notes/hostile.md quotes it.
 
     python benchmarks/honest.py [NEWS.csv [PART ...]]      NEWS.csv has the columns source, topic
     and text: a client per source

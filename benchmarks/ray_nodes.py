@@ -6,7 +6,7 @@
 
 All run side by side: in each repeat one after the other, so that another program's load meets all
 of them. The nodes are raylets of this machine, with one core each, and the last round is the only
-one that is tested. The first round of each is left out: workers start in it. docs/deploy/cluster.md has
+one that is tested. The first round of each is left out: workers start in it. notes/cluster.md has
 the table.
 """
 

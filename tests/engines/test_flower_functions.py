@@ -148,6 +148,7 @@ def test_functions_come_together() -> None:
 # ------------------------------------------------------------------------------------------------
 
 PAGE = (ROOT / "docs" / "deploy" / "flower.md").read_text()
+NOTES = (ROOT / "notes" / "flower.md").read_text()
 
 SIMULATION = """
 from flwr.serverapp import ServerApp
@@ -203,9 +204,9 @@ def ran(folder: Path, script: str) -> str:
     return done.stdout + done.stderr
 
 
-def section(title: str) -> str:
-    """The Python code of a section of the page."""
-    found = re.search(rf"^#+ {title}\n.*?^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+def section(title: str, page: str = PAGE) -> str:
+    """The Python code of a section of a page."""
+    found = re.search(rf"^#+ {title}\n.*?^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     assert found
     return found[1]
 
@@ -234,7 +235,7 @@ def test_the_pages_script_simulates_that_app(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_plain_app_logs_no_traceback(tmp_path: Path) -> None:
-    code = section("A plain app")
+    code = section("A plain app", NOTES)
     assert "coterie" not in code.lower()
     said = simulated(
         tmp_path, code, 12, {"fedavg": {}, "cfl": {"gamma_max": 0.0, "eps1": 0.7, "persistence": 1}}
