@@ -213,16 +213,30 @@ def datasets() -> str:
 
 
 def commands() -> str:
-    """Every command with its arguments and options."""
-    out = []
+    """Every command with its arguments; options that several commands share stand in one table."""
+    rows: dict[str, list[tuple[str, str]]] = {}
+    users: dict[tuple[str, str], list[str]] = {}
     for name, own in parser()[1].items():
-        rows = []
+        rows[name] = []
         for action in own._actions:
             words = action.option_strings[-1:] if action.option_strings else []
             words += [str(action.metavar)] if action.metavar else []
-            rows.append((f"`{' '.join(words)}`", action.help or ""))
+            row = (f"`{' '.join(words)}`", action.help or "")
+            rows[name].append(row)
+            if action.option_strings:
+                users.setdefault(row, []).append(name)
+    shared = {row: names for row, names in users.items() if len(names) > 1}
+    out = []
+    for name, own in parser()[1].items():
         text = (own.description or "").partition("\n\n  ")[0]
-        out.append(f"## coterie {name}\n\n{text}\n\n{table(('argument', 'meaning'), rows)}")
+        single = [row for row in rows[name] if row not in shared]
+        listed = f"\n\n{table(('argument', 'meaning'), single)}" if single else "\n"
+        out.append(f"## coterie {name}\n\n{text}{listed}")
+    common = [
+        (*row, "all" if len(names) == len(rows) else ", ".join(names))
+        for row, names in shared.items()
+    ]
+    out.append(f"## Shared options\n\n{table(('option', 'meaning', 'commands'), common)}")
     return "\n" + "\n".join(out) + "\n"
 
 
