@@ -115,12 +115,33 @@ def settings(of: str, part: str = "all", other: str = "") -> str:
         ):
             continue
         meaning = about if part == "all" else about.removesuffix(ADVANCED)
-        rows.append((f"`{name}`", f"`{plain(default)}`", allowed(words, limits[name]), meaning))
+        values = allowed(words, limits[name])
+        if of in METHODS:
+            values = in_short(values)
+        rows.append((f"`{name}`", f"`{plain(default)}`", values, meaning))
     return (
         table(("setting", "default", "allowed", "meaning"), rows)
         if rows
         else "It has no settings.\n"
     )
+
+
+def in_short(values: str) -> str:
+    """What a setting may be, without the words that a table can do without.
+
+    Example:
+        >>> in_short("a number > 0, <= 1"), in_short("an integer or none a positive multiple of 4")
+        ('number > 0, <= 1', 'multiple of 4 or none')
+        >>> in_short("an integer >= 4, <= 256, a positive multiple of 4")
+        'multiple of 4, <= 256'
+    """
+    values = re.sub(r"\ban? (?=number|integer|list|string|method)", "", values)
+    # A positive multiple is a whole number, and at least its divisor.
+    return re.sub(
+        r"integer(?: >= 4)?( or none|)(,? ?(?:<= \d+)?),? a positive (multiple of \d+)",
+        r"\3\1\2",
+        values,
+    ).rstrip(" ,")
 
 
 def scenario_settings() -> str:
