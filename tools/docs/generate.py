@@ -62,7 +62,7 @@ from coterie.cli.arguments import parser
 from coterie.data.datasets import DATASETS, FAMILIES, OWN_DATA, OWN_SOURCES
 from coterie.data.datasets.source import DatasetSettings
 from coterie.data.scenario import SCENARIO_PARTS, Scenario, datasets_with
-from coterie.report.listing import allowed, first_line, plain
+from coterie.report.listing import allowed, plain
 from coterie.settings import documented
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -172,12 +172,6 @@ def scenario_settings() -> str:
                 )
             )
     return table(("setting", "table", "default", "allowed", "meaning"), rows)
-
-
-def methods() -> str:
-    """The methods with their cards."""
-    rows = [(f"[`{name}`](methods/{name}.md)", first_line(cls)) for name, cls in METHODS.items()]
-    return table(("method", "what it does"), rows)
 
 
 def scenarios() -> str:
@@ -327,7 +321,6 @@ def _until_closed(terminal: int) -> Iterable[bytes]:
 
 PARTS: Mapping[str, Callable[..., str]] = {
     "settings": settings,
-    "methods": methods,
     "scenarios": scenarios,
     **method_table.PARTS,
     "datasets": datasets,

@@ -1,14 +1,19 @@
-"""The table of all methods: what each does for whom, what the server sees, and what it sends; and the presets."""
+"""The tables of all methods: what each does, what the server sees of a client, what is sent; and the presets.
+
+``tests/docs/test_method_table.py`` plays every method, and compares what it asks of clients with these words.
+"""
 
 from __future__ import annotations
 
+import re
+import sys
 from dataclasses import dataclass
 
 from measured import table
 
 from coterie import METHODS
 from coterie.methods._presets import presets_of
-from coterie.report.listing import assignments
+from coterie.report.listing import assignments, first_line
 
 ARXIV = "https://arxiv.org/abs/"
 
@@ -18,209 +23,128 @@ class Facts:
     """What a row says of a method, as its card explains.
 
     Attributes:
-        family: What clients get.
-        needs_number: Whether the number of groups must be given.
+        use: What clients use.
+        groups: The setting that decides how many groups there are; "found" if none does.
         server_sees: What the server learns of single clients.
-        traffic: What one client receives and sends in a round.
+        down: How many models a client receives in a round.
+        up: How many updates it sends.
         newcomers: What a client has that joins later.
-        paper: The number at arXiv, or the place of the paper; empty if there is none.
     """
 
-    family: str
-    needs_number: str
+    use: str
+    groups: str
     server_sees: str
-    traffic: str
+    down: str
+    up: str
     newcomers: str
-    paper: str = ""
 
 
-AS_FEDAVG = "one model, one update"
-SHARED_FIRST = "the shared model until they train"
-MEANS = "means are enough"
-UPDATES = "each update"
+ONE_MODEL = Facts("one model", "–", "means", "1", "1", "the model")
+OWN_HEAD = Facts("own head", "–", "means", "1, no head", "1, no head", "initial head")
+PERSONAL = Facts("own models", "–", "means", "1", "1", "shared model")
+HCCT = Facts("groups", "`tradeoff`", "each update", "1", "1", "alone, then by gain")
+BEST_OF_K = Facts("groups", "`models`", "means; choices, losses", "k", "1", "by loss")
 
 FACTS = {
     "auto": Facts(
-        "chooses",
-        "no",
-        "each update, sums of losses",
-        "as FedAvg; twice while it compares",
-        "the model in use",
+        "what is best", "found", "each update; held-out losses", "1 to 3", "1 to 4", "what is used"
     ),
-    "fedavg": Facts("one model", "–", MEANS, AS_FEDAVG, "the model", "1602.05629"),
-    "independent": Facts("alone", "–", "nothing", "nothing", "the first model", "2401.13236"),
-    "cfl": Facts("groups", "no", UPDATES, AS_FEDAVG, "walk down the tree of splits", "1910.01991"),
-    "flhc": Facts(
-        "groups",
-        "no: a threshold",
-        "each update, once",
-        AS_FEDAVG,
-        "nearest update, after one exchange",
-        "2004.11791",
-    ),
-    "hcct": Facts(
-        "groups",
-        "no: a tradeoff",
-        UPDATES,
-        AS_FEDAVG,
-        "group of most benefit, after one round",
-        "2401.13236",
-    ),
-    "hcct-e": Facts("groups", "no: a tradeoff", UPDATES, AS_FEDAVG, "as HCCT", "2401.13236"),
+    "fedavg": ONE_MODEL,
+    "independent": Facts("alone", "–", "nothing", "0", "0", "initial model"),
+    "cfl": Facts("groups", "found", "each update", "1", "1", "walk down a tree"),
+    "flhc": Facts("groups", "`threshold`", "each update, once", "1", "1 or 2", "nearest update"),
+    "hcct": HCCT,
+    "hcct-e": HCCT,
     "hcct-p": Facts(
         "groups, own head",
-        "no: a tradeoff",
-        "each update but the head's",
-        "as FedAvg without the head",
-        "as HCCT, first head",
-        "2401.13236",
+        "`tradeoff`",
+        "each update",
+        "1, no head",
+        "1, no head",
+        "as HCCT, initial head",
     ),
-    "fedper": Facts(
-        "one model, own head",
-        "–",
-        MEANS,
-        "as FedAvg without the head",
-        "shared layers, first head",
-        "1912.00818",
-    ),
-    "ditto": Facts("personal models", "–", MEANS, AS_FEDAVG, SHARED_FIRST, "2012.04221"),
-    "apfl": Facts("personal models", "–", MEANS, AS_FEDAVG, SHARED_FIRST, "2003.13461"),
-    "fedrep": Facts(
-        "one model, own head",
-        "–",
-        MEANS,
-        "as FedAvg without the head",
-        "shared layers, first head",
-        "2102.07078",
-    ),
-    "fedbabu": Facts("personal models", "–", MEANS, AS_FEDAVG, SHARED_FIRST, "2106.06042"),
-    "knn-per": Facts("personal models", "–", MEANS, AS_FEDAVG, "served at once", "2111.09360"),
+    "fedper": OWN_HEAD,
+    "ditto": PERSONAL,
+    "apfl": PERSONAL,
+    "fedrep": OWN_HEAD,
+    "fedbabu": PERSONAL,
+    "knn-per": Facts("own predictions", "–", "means", "1", "1", "at once"),
     "acfl": Facts(
-        "groups, personal models",
-        "no: a threshold",
-        UPDATES,
-        AS_FEDAVG,
-        "most similar client's group",
-        "https://conference.hetia.org/?p=6893",
+        "own models in groups", "`threshold`", "each update", "1 or 2", "1 or 2", "nearest update"
     ),
     "maxfl": Facts(
-        "one model, or alone",
-        "–",
-        "each client's model, losses",
-        "two exchanges: two models, one update",
-        "the global model",
-        "2205.14840",
+        "one model or alone", "–", "each update; losses", "1 or 2", "1 or 2", "shared model"
     ),
-    "fedfa": Facts(
-        "one model", "–", "each update, accuracies", AS_FEDAVG, "the model", "2012.10069"
-    ),
-    "ifca": Facts(
-        "groups",
-        "yes",
-        "choices, losses; means",
-        "k models, one update",
-        "choose by loss",
-        "2006.04088",
-    ),
-    "flsc": Facts(
-        "groups that overlap",
-        "yes",
-        "choices, losses; means",
-        "k models, one update",
-        "choose by loss",
-        "IoT-J 2022",
-    ),
-    "split-half": Facts(
-        "groups",
-        "no",
-        UPDATES,
-        "as FedAvg; two updates in a test round",
-        "walk down the tree of splits",
-    ),
+    "fedfa": Facts("one model", "–", "each update; losses", "1", "1", "the model"),
+    "ifca": BEST_OF_K,
+    "flsc": BEST_OF_K,
+    "split-half": Facts("groups", "found", "each update", "1 or 2", "1 to 3", "walk down a tree"),
     "tuned": Facts(
-        "personal models",
-        "as its method",
-        "as its method, sums of losses",
-        "as its method",
-        "the method's model",
-        "1910.10252",
+        "own models", "any", "as its method; held-out losses", "any", "any", "its method's"
     ),
     "race": Facts(
-        "chooses",
-        "as its methods",
-        "as its methods, sums of losses",
-        "all methods together",
-        "the model in use",
+        "what is best", "any", "as its methods; held-out losses", "any", "any", "what is used"
     ),
     "cfl-gp": Facts(
-        "groups",
-        "yes",
-        "a sketch of each update",
-        "as FedAvg; two models and updates in a clustering round",
-        "largest group, until a clustering round",
-        "ICML 2024",
+        "groups", "`models`", "sketch of each update", "1 or 2", "1 or 2", "largest group"
     ),
-    "clove": Facts(
-        "groups",
-        "yes",
-        "k losses, then means",
-        "k models until groups are final; one update",
-        "most frequent model, then by loss",
-        "2506.22427",
-    ),
-    "feddrift": Facts(
-        "groups, data change",
-        "no: a threshold",
-        "losses; means",
-        "as FedAvg; k models twice in a time step",
-        "choose by loss",
-        "2206.00799",
-    ),
-    "split-half-private": Facts(
-        "groups", "no", "sums with noise", "k models, k slots", "take part at once"
-    ),
+    "clove": Facts("groups", "`models`", "means; losses", "1 or k", "1", "by loss"),
+    "feddrift": Facts("groups, drift", "`delta`", "means; losses", "1 to k + 1", "1", "by loss"),
+    "split-half-private": Facts("groups", "found", "sums", "k", "k slots", "by loss"),
     "split-half-sums": Facts(
-        "groups",
-        "no",
-        "sums, and who is in which group",
-        "as FedAvg; k² numbers in a test round",
-        "walk to their group",
+        "groups", "found", "sums; choices", "1 to k + 1", "1", "walk down a tree"
     ),
 }
 
+NOT_AT_ARXIV = {
+    "race": "–",
+    "acfl": "[HETiA](https://conference.hetia.org/?p=6893)",
+    "flsc": "IoT-J 2022",
+    "cfl-gp": "ICML 2024",
+}
+FIRST_OF_SEVERAL = {"tuned": "1910.10252"}
+"""Methods whose header names several papers, of which another than the first one is theirs."""
+
+
+def paper(name: str) -> str:
+    """The paper of a method: the first one that the header of its file names."""
+    if name in NOT_AT_ARXIV:
+        return NOT_AT_ARXIV[name]
+    header = sys.modules[METHODS[name].__module__].__doc__ or ""
+    if "Coterie's own" in header:
+        return "–"
+    number = FIRST_OF_SEVERAL.get(name) or re.findall(r"\b\d{4}\.\d{5}\b", header)[0]
+    return f"[{number}]({ARXIV}{number})"
+
+
+def methods() -> str:
+    """The methods with their cards and papers."""
+    rows = [
+        (f"[`{name}`](methods/{name}.md)", first_line(cls), paper(name))
+        for name, cls in METHODS.items()
+    ]
+    return table(("method", "what it does", "paper"), rows)
+
 
 def method_table() -> str:
-    """All methods with what sets them apart."""
-    rows = []
+    """All methods with what sets them apart; those with the same facts share a row."""
+    alike: dict[Facts, list[str]] = {}
     for name in METHODS:
-        facts = FACTS[name]
-        rows.append(
-            (
-                f"`{name}`",
-                facts.family,
-                facts.needs_number,
-                facts.server_sees,
-                facts.traffic,
-                facts.newcomers,
-                _link(facts.paper),
-            )
+        alike.setdefault(FACTS[name], []).append(f"`{name}`")
+    rows = [
+        (
+            ", ".join(names),
+            facts.use,
+            facts.groups,
+            facts.server_sees,
+            facts.down,
+            facts.up,
+            facts.newcomers,
         )
-    head = (
-        "method",
-        "clients get",
-        "needs k?",
-        "server sees",
-        "a client gets, sends",
-        "newcomers",
-        "paper",
-    )
+        for facts, names in alike.items()
+    ]
+    head = ("method", "clients use", "groups", "server sees", "down", "up", "newcomers")
     return table(head, rows)
-
-
-def _link(paper: str) -> str:
-    if paper[:4].isdecimal():
-        return f"[{paper}]({ARXIV}{paper})"
-    return f"[paper]({paper})" if paper.startswith("https:") else paper or "–"
 
 
 def presets() -> str:
@@ -232,4 +156,4 @@ def presets() -> str:
     return table(("method", "preset", "settings"), rows)
 
 
-PARTS = {"method-table": method_table, "presets": presets}
+PARTS = {"methods": methods, "method-table": method_table, "presets": presets}
