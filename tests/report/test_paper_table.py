@@ -111,7 +111,7 @@ def test_what_is_unknown_is_named(form: str, columns: tuple[str, ...], words: st
 
 def test_runs_of_two_scenarios_have_no_common_table() -> None:
     rows = [entry("a", 0.5, 0.5, 1.0), entry("a", 0.5, 0.5, 1.0, scenario="digits/label-swap")]
-    with pytest.raises(UserError, match="digits/iid, digits/label-swap"):
+    with pytest.raises(UserError, match="digits/iid; digits/label-swap"):
         Comparison(rows).to_table()
     with pytest.raises(UserError, match="no runs"):
         Comparison([]).to_table()

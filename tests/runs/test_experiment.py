@@ -13,15 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import coterie
+from coterie.cli import main
 from coterie.core import Training
-from coterie.data.scenario import SCENARIOS
+from coterie.data.scenario import SCENARIOS, Scenario
 from coterie.methods import CFL, FLHC, FedAvg
 from coterie.records.record import Record
 from coterie.records.text_files import to_toml
 from coterie.report.compared import compare
 from coterie.report.setting_differences import unequal
 from coterie.report.summary import agreement, interval, summary
-from coterie.runs.experiment import Experiment, make, normal, read
+from coterie.runs.experiment import Experiment, make, normal, own, read
 from coterie.runs.folders import begin, reopen
 from coterie.runs.run import run
 from coterie.runs.set_option import assign
@@ -253,6 +254,41 @@ def test_a_name_of_two_kinds_is_ambiguous() -> None:
         SettingError, match=r"groups is ambiguous: write flhc\.groups or scenario\.groups"
     ):
         changed("groups=4", methods=["fedavg", "flhc"])
+
+
+@pytest.mark.usefixtures("capsys")
+def test_a_scenario_changed_by_replace_is_recorded_by_its_name_and_settings(tmp_path: Path) -> None:
+    # Any scenario of the registry keeps its name, and its description stays.
+    for name, scenario in SCENARIOS.items():
+        changed_scenario = dataclasses.replace(
+            dataclasses.replace(scenario, silent=0.1), silent=0.2
+        )
+        experiment = own(changed_scenario, "fedavg")
+        assert (experiment.scenario, experiment.setup) == (name, changed_scenario)
+        assert make(experiment.spec()).setup == changed_scenario
+    # A scenario from nothing has the name of the one that is most like it.
+    like_digits = Scenario(partition="dirichlet", alpha=0.2, clients=5)
+    assert own(like_digits, "fedavg").scenario == "digits/dirichlet"
+    # Two values are two scenarios for comparisons, and records continue and start anew by a command.
+    for alpha in (0.1, 5.0):
+        scenario = dataclasses.replace(SCENARIOS["digits/dirichlet"], alpha=alpha, clients=6)
+        folder = tmp_path / f"alpha-{alpha}"
+        coterie.begin(scenario, folder, ["fedavg"], rounds=1, workers=1).finish()
+    (run,) = coterie.reopen(tmp_path / "alpha-0.1")
+    assert run.experiment.setup == dataclasses.replace(
+        SCENARIOS["digits/dirichlet"],
+        alpha=0.1,
+        clients=6,
+    )
+    recorded_file = str(tmp_path / "alpha-0.1" / "run.toml")
+    folder = str(tmp_path / "cfl")
+    assert main(["run", recorded_file, "--method", "cfl", "--workers", "1", "--out", folder]) == 0
+    compared = coterie.compare([tmp_path / "alpha-0.1", tmp_path / "alpha-5.0", folder])
+    assert [entry["scenario_settings"]["alpha"] for entry in compared] == [0.1, 5.0, 0.1]
+    with pytest.raises(
+        UserError, match=r"digits/dirichlet, alpha 0.1; digits/dirichlet, alpha 5.0"
+    ):
+        compared.to_table()
 
 
 # -- running

@@ -119,8 +119,14 @@ class Scenario:
     base: InitVar[Scenario | None] = None
     """The scenario whose settings are changed, in place of the defaults."""
 
+    base_name: ClassVar[str] = ""
+    """The name of the named scenario whose settings were changed; empty if there is none. It is a label
+    alone: equal settings are equal scenarios."""
+
     def __init__(self, **settings: Any) -> None:
         base = settings.pop("base", None)
+        if base is not None:
+            object.__setattr__(self, "base_name", base.base_name)
         # The training is no part with flat names: its table becomes a Training as a whole.
         if isinstance(settings.get("training"), Mapping):
             settings["training"] = build(Training, settings["training"])
@@ -569,10 +575,41 @@ def _truth(partition_groups: np.ndarray | None, shift_groups: np.ndarray | None)
     return as_groups(clients_of_combination.values())
 
 
-SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
-    {name: Scenario(**settings) for name, settings in PRESETS.items()}
-)
+def _named(name: str) -> Scenario:
+    """The scenario of this name, which changed copies of it keep."""
+    scenario = Scenario(**PRESETS[name])
+    object.__setattr__(scenario, "base_name", name)
+    return scenario
+
+
+SCENARIOS: Mapping[str, Scenario] = MappingProxyType({name: _named(name) for name in PRESETS})
 """Named scenarios: data set / heterogeneity -> scenario."""
+
+
+def label(scenario: Scenario) -> str:
+    """Return the name under which a scenario is recorded, together with all of its settings.
+
+    Args:
+        scenario: The scenario. A changed copy of a named one has its name; any other has that of the
+            named scenario that differs from it in the fewest settings.
+
+    Example:
+        >>> label(replace(SCENARIOS["digits/dirichlet"], alpha=0.1))
+        'digits/dirichlet'
+    """
+    if scenario.base_name:
+        return scenario.base_name
+    settings = scenario.flat()
+    differences_from: dict[str, int] = {}
+    for name, named_scenario in SCENARIOS.items():
+        named_settings = named_scenario.flat()
+        # The description is no difference. A data set may have options that others have not.
+        differences_from[name] = sum(
+            settings.get(key) != named_settings.get(key)
+            for key in settings.keys() | named_settings.keys()
+            if key != "about"
+        )
+    return min(differences_from, key=differences_from.__getitem__)
 
 
 FEDERATION = "federation"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.data.objective import METRICS
+from coterie.report.setting_differences import world_titles
 from coterie.report.words import plus_minus
 from coterie.settings import UserError, nearest
 
@@ -80,10 +81,10 @@ def _check(compared: Sequence[Entry], form: str, columns: Sequence[str]) -> None
         raise UserError(f"the form of a table must be markdown or latex, got {form!r}")
     if not compared:
         raise UserError("there are no runs to make a table of")
-    scenarios = sorted({entry["scenario"] for entry in compared})
+    scenarios = sorted(set(world_titles(compared)))
     if len(scenarios) > 1:
         raise UserError(
-            f"a table is of one scenario, and these runs are of {len(scenarios)}: {', '.join(scenarios)}; "
+            f"a table is of one scenario, and these runs are of {len(scenarios)}: {'; '.join(scenarios)}; "
             "name the runs of one of them"
         )
     known = [

@@ -40,6 +40,32 @@ def _is_same_method(entry: Mapping[str, Any], other_entry: Mapping[str, Any]) ->
     return is_same and bool(entry["scenario"] == other_entry["scenario"])
 
 
+def world_titles(compared: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the scenario of each entry, with the settings in which scenarios of one name differ.
+
+    Entries with the same title are over the same clients, so they belong in one table.
+
+    Args:
+        compared: The entries, or summaries of runs.
+
+    Example:
+        >>> runs = [{"scenario": "digits/iid", "scenario_settings": {"clients": n}} for n in (4, 8)]
+        >>> world_titles(runs)
+        ['digits/iid, clients 4', 'digits/iid, clients 8']
+    """
+    titles = []
+    for entry in compared:
+        # Other entries of a scenario of this name, whose settings may be others.
+        rivals = [rival for rival in compared if rival["scenario"] == entry["scenario"]]
+        parts = [str(entry["scenario"])]
+        for setting, setting_value in entry.get("scenario_settings", {}).items():
+            rival_values = [rival.get("scenario_settings", {}).get(setting) for rival in rivals]
+            if any(rival_value != setting_value for rival_value in rival_values):
+                parts.append(f"{setting} {setting_value}")
+        titles.append(", ".join(parts))
+    return titles
+
+
 def named(compared: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the method of each entry, with the settings in which entries of one method differ."""
     labels = []

@@ -14,7 +14,7 @@ from coterie.printable import printable
 from coterie.records.shown import Line, mean_of, shown_as
 from coterie.report.console import console as console
 from coterie.report.group_tree import Group, history
-from coterie.report.setting_differences import differences, unequal
+from coterie.report.setting_differences import differences, unequal, world_titles
 from coterie.report.summary import Summary, last_tested
 from coterie.report.words import decimals, members, numbered, plus_minus
 
@@ -139,7 +139,7 @@ def title(results: Iterable[Mapping[str, Any]]) -> str:
 
 
 def comparison(compared: Sequence[Mapping[str, Any]]) -> Together:
-    """Return a table per scenario, with one row per method.
+    """Return a table per scenario and settings of it, with one row per method.
 
     A row shows means over seeds and, with more than one seed, half the 95% interval of the score.
     Several entries of one method are numbered. Below the table are the settings of methods in which
@@ -149,13 +149,18 @@ def comparison(compared: Sequence[Mapping[str, Any]]) -> Together:
         compared: The entries of :func:`coterie.compare`.
     """
     paragraphs: list[Text | Table] = []
-    for scenario in dict.fromkeys(entry["scenario"] for entry in compared):
-        entries = [entry for entry in compared if entry["scenario"] == scenario]
+    titles = world_titles(compared)
+    for world_title in dict.fromkeys(titles):
+        entries = [
+            entry
+            for entry, title_of_entry in zip(compared, titles, strict=True)
+            if title_of_entry == world_title
+        ]
         labels = numbered([entry["method"] for entry in entries])
         # An empty line between two scenarios.
         if paragraphs:
             paragraphs.append(Text(""))
-        paragraphs += [Text(scenario, style="bold"), _comparison(entries, labels)]
+        paragraphs += [Text(world_title, style="bold"), _comparison(entries, labels)]
         # The settings by which entries of one method differ.
         method_settings = differences(entries, ("settings",))
         for label, settings in zip(labels, method_settings, strict=True):

@@ -46,7 +46,7 @@ from typing import Any, Protocol
 from coterie.boundary import Boundary, secret_of_environment, unlike_secret
 from coterie.core import Method, Position, Round, Training
 from coterie.data.adversaries import COLLUDING
-from coterie.data.scenario import SCENARIOS, OwnWorld, Scenario, find
+from coterie.data.scenario import OwnWorld, Scenario, find, label
 from coterie.data.world import World
 from coterie.engines.workers import Hardware
 from coterie.extensions import Registry, entry_points
@@ -538,7 +538,7 @@ def own(
     """Make an experiment over your own world.
 
     Args:
-        made: The world, a function that makes the world of a seed, or a scenario's name.
+        made: The world, a function that makes the world of a seed, or a scenario or its name.
         methods: Names of methods, or methods with their settings; one or several.
         **settings: Further fields of :class:`Experiment`: rounds, seeds, ...; training, boundary
             and robust as objects or as tables of their settings.
@@ -549,14 +549,18 @@ def own(
     Raises:
         UserError: A name is unknown, a setting is wrong, or the function fails.
     """
-    if isinstance(made, Scenario):
-        # A changed scenario is a function of the seed.
-        scenario_names = [name for name, scenario in SCENARIOS.items() if scenario == made]
-        made = scenario_names[0] if scenario_names else made.build
-    if not isinstance(made, World | str) and not callable(made):
-        accepted_words = "an Experiment, a World, a scenario's name, or a function that makes the world of a seed"
+    if not isinstance(made, Scenario | World | str) and not callable(made):
+        accepted_words = (
+            "an Experiment, a World, a scenario, or a function that makes the world of a seed"
+        )
         raise SettingError(f"begin takes {accepted_words}, got {made!r:.60}")
-    chosen_setup = find(made) if isinstance(made, str) else OwnWorld.of(made)
+    # A scenario is recorded by a name and all of its settings, also if some were changed.
+    if isinstance(made, Scenario):
+        chosen_setup: Scenario | OwnWorld = made
+        scenario_name = label(made)
+    else:
+        chosen_setup = find(made) if isinstance(made, str) else OwnWorld.of(made)
+        scenario_name = made if isinstance(made, str) else OwnWorld.of(made).name
     given_methods: Any = methods
     # One method may be given without a list.
     is_list = isinstance(given_methods, Iterable) and not isinstance(given_methods, str | Mapping)
@@ -587,7 +591,7 @@ def own(
         )
         training = table_of("training", training, base_training)
     return Experiment(
-        scenario=chosen_setup.name if isinstance(chosen_setup, OwnWorld) else made,
+        scenario=scenario_name,
         setup=chosen_setup,
         methods=chosen_methods,
         training=training,
