@@ -41,6 +41,7 @@ from coterie.core import (
 )
 from coterie.engines.exchange import needed, products, sums_extension, together
 from coterie.records.codec import decode, encode
+from coterie.settings import UserError
 
 
 @dataclass(frozen=True)
@@ -579,6 +580,13 @@ def check_method(method: Any) -> tuple[str, ...]:
             law(method)
         except AssertionError as error:
             raise AssertionError(f"{method.name} breaks {law.__name__}: {error}") from error
+        except UserError:
+            raise
+        except Exception as error:
+            raise AssertionError(
+                f"{method.name} fails in {law.__name__}: {type(error).__name__}: {error} "
+                "(replies may be of few clients, or of none)"
+            ) from error
     done = []
     for round_number, played in enumerate(play(method, example_world(), 25), 1):
         done += [f"round {round_number}: {note.kind}: {note.text}" for note in played.notes]

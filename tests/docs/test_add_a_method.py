@@ -71,6 +71,22 @@ def test_a_method_that_does_nothing_in_25_rounds_shows_it() -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Careless(example.KMeansFL):  # type: ignore[misc, name-defined]
+    """It does not expect that nobody replies."""
+
+    name: ClassVar[str] = "careless"
+
+    def step(self, state: Any, replies: Any) -> Any:
+        replies.clients[0]
+        return super().step(state, replies)
+
+
+def test_a_method_that_fails_is_told_in_which_law() -> None:
+    with pytest.raises(AssertionError, match=r"careless fails in \w+: IndexError: .* of none"):
+        check_method(Careless(groups=3))
+
+
+@dataclass(frozen=True, kw_only=True)
 class ByParity(example.KMeansFL):  # type: ignore[misc, name-defined]
     """Groups by id, which says nothing about a client."""
 

@@ -286,6 +286,23 @@ def test_runs_that_differ_in_their_seed_are_one_curve_with_a_band(tmp_path: Path
     (band,) = axes.collections
     heights = band.get_paths()[0].vertices[:, 1]
     assert heights.max() == pytest.approx(3.0 + 12.7062 * 1.0)
+    assert heights.min() == 0
+
+
+def test_a_band_ends_where_the_metric_does(tmp_path: Path) -> None:
+    from coterie.report.figures import several
+
+    runs = []
+    for seed, accuracy in enumerate((0.2, 0.9)):
+        lines = [line(number, [[0, 1]]) for number in (1, 2)]
+        for one in lines:
+            for client in one["clients"].values():
+                client["accuracy"] = accuracy
+        folder = tmp_path / str(seed)
+        runs.append(gather(write(folder, lines, "cfl", seed=seed, rounds=2)))
+    (band,) = several.figure(runs, "accuracy").axes[0].collections
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert (heights.min(), heights.max()) == (0, 1)
 
 
 def test_without_matplotlib(

@@ -66,6 +66,12 @@ def test_a_constant_model_is_not_recommended(tmp_path: Path) -> None:
         "fedavg is no better than always predicting the class 'on time': accuracy 0.918 against 0.918."
     ]
     assert found["use"].startswith("No method is recommended: fedavg")
+    # One with more groups has a better score, by chance.
+    higher = run(tmp_path / "higher", "cfl", dict.fromkeys(range(4), 0.93), constant=LATE)
+    assert said(folders[0], higher)["use"].startswith(
+        "No method is recommended: fedavg, the simplest of those that do not differ significantly "
+        "(better mean accuracy: cfl), is not"
+    )
     (shown,) = document(folders)["verdicts"]
     assert (shown["constant"], shown["warnings"]) == (found["constant"], found["warnings"])
     assert explain(folders[1])["verdict"][0] == found["warnings"][0].replace("fedavg", "cfl")

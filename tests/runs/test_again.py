@@ -70,7 +70,10 @@ OTHER: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda to: cell(to, methods=["fedavg", {"name": "cfl", "eps1": 0.1}]),
         "cfl.eps1 = 0.5, and not 0.1",
     ),
-    "methods": (lambda to: cell(to, methods=["fedavg"]), "methods = "),
+    "methods": (
+        lambda to: cell(to, methods=["fedavg"]),
+        r"the methods fedavg, cfl, and not fedavg: .*; coterie\.compare takes both folders",
+    ),
     "seeds": (lambda to: cell(to, seeds=2), r"seeds = \[0\], and not \[0, 1\]"),
     "scenario": (lambda to: cell(to, "digits/iid"), "scenario"),
     "data": (lambda to: cell(to, world(2.0)), "runs of other clients or data"),

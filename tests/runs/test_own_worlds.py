@@ -176,6 +176,20 @@ def test_a_world_itself_is_recorded_and_given_again(tmp_path: Path) -> None:
     assert (tmp_path / "page.html").stat().st_size > 10_000
 
 
+def test_a_run_takes_no_world_with_other_clients(tmp_path: Path) -> None:
+    clients = {name: (np.ones((20, 2), "f"), np.arange(20) % 2) for name in ("a", "b", "c")}
+    (run,) = coterie.begin(
+        from_lists(clients), tmp_path / "run", "fedavg", rounds=1, workers=1
+    ).finish()
+    for changed, difference in (
+        ({**clients, "d": clients["a"]}, "does not have d"),
+        ({name: clients[name] for name in ("a", "b")}, "has also c"),
+    ):
+        with pytest.raises(UserError, match=rf"other clients than .*run, which {difference}"):
+            coterie.reopen(run.folder, world=from_lists(changed))
+    assert coterie.reopen(run.folder, world=from_lists(clients))
+
+
 def test_a_run_over_a_world_is_saved_and_probed_in_another_process_that_has_the_world(
     tmp_path: Path,
 ) -> None:

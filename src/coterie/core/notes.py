@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
@@ -159,7 +159,8 @@ class Note:
         heard: The clients of these rows, in order; empty if they are ``clients``.
 
     Raises:
-        ValueError: A matrix has not as many rows and columns as there are clients in ``order``.
+        ValueError: There is no such ``effect``, or a matrix has not as many rows and columns as there
+            are clients in ``order``.
     """
 
     kind: str
@@ -179,6 +180,10 @@ class Note:
         return f"<Note {self.kind} of {count(len(self.clients), 'client')}: {one_line(self.text, 200)}>"
 
     def __post_init__(self) -> None:
+        if self.effect not in get_args(Effect):
+            raise ValueError(
+                f"Note.effect must be one of {get_args(Effect)}, got {self.effect!r:.40}"
+            )
         # Each matrix has a row for each client that replied.
         row_count = len(self.order)
         for matrix_name, similarity_matrix in self.similarity.items():

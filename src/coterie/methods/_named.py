@@ -73,7 +73,10 @@ EQUIVALENTS = {
 }
 """What gives the same as an algorithm that is not a method here."""
 
-OWN_METHODS = 'your own methods run beside Coterie\'s, see "Add a method" in the documentation'
+OWN_METHODS = (
+    "a method of your own runs in Python, coterie.begin(..., methods=[YourMethod()]); "
+    'see "Write a method" in the documentation'
+)
 
 
 def _advice(name: Any, method_names: Sequence[str]) -> str:

@@ -77,7 +77,10 @@ class Comparison(list[dict[str, Any]]):
 
         run_dirs = [Path(run_dir) for entry in self for run_dir in entry["run_dirs"]]
         texts = []
-        for contest in contests(map(read, run_dirs)):
+        all_contests = contests(map(read, run_dirs))
+        for contest in all_contests:
+            if len(all_contests) > 1:
+                texts.append(f"{contest.summary['scenario']}:")
             is_comparison = len(contest.methods) > 1
             for text, _ in paragraphs(verdict(contest), is_comparison=is_comparison):
                 texts.append(text)

@@ -28,7 +28,8 @@ class Recommendation:
     Attributes:
         method: The label of the method with the best score or of the simplest of those.
         reason: Why this method.
-        tied: The methods that do not differ significantly from it.
+        tied: The methods that do not differ significantly from it; if it is no better than a constant
+            prediction, only those with a better score.
         below: Clients for which it is worse than a constant prediction.
         exceptions: Label of another method -> the clients for which that is significantly better.
     """
@@ -47,14 +48,16 @@ def recommend(contest: Contest) -> Recommendation:
         contest: The comparison, with the recommended method first.
     """
     best, *rivals = contest.methods
-    if contest.constant is not None and contest.beats_constant(best) is False:
-        return Recommendation(best.label, "no better than constant")
     # 1. How the best method compares with the others in the mean over clients.
     gain_over: dict[str, Gain] = {}
     for rival in rivals:
         gain = contest.mean_gain(best, rival)
         if gain is not None:
             gain_over[rival.label] = gain
+    if contest.constant is not None and contest.beats_constant(best) is False:
+        # A method with more groups may have a better score, though not significantly.
+        higher = [label for label, gain in gain_over.items() if gain.improvement < 0]
+        return Recommendation(best.label, "no better than constant", higher)
     if any(gain.sign is None for gain in gain_over.values()):
         return Recommendation(best.label, "not known")
     tied = [label for label, gain in gain_over.items() if gain.sign == 0]

@@ -259,10 +259,11 @@ def use(contest: Contest, recommendation: Recommendation) -> str:
         case "no better than constant":
             assert contest.constant is not None
             constant = contest.constant.label
-            return (
-                f"No method is recommended: {label}, the best one here, is not significantly "
-                f"better than {constant}."
-            )
+            which = "the best one here"
+            if recommendation.tied:
+                higher = ", ".join(recommendation.tied)
+                which = f"the simplest of those that do not differ significantly (better {metric}: {higher})"
+            return f"No method is recommended: {label}, {which}, is not significantly better than {constant}."
         case "not known":
             return f"{label} has the best {metric}; whether the difference is significant is not known."
         case "simplest":

@@ -22,7 +22,7 @@ from coterie.files import Folder, within
 from coterie.methods import METHODS
 from coterie.methods import made as made_method
 from coterie.notebook.progress import tell
-from coterie.notebook.tables import count
+from coterie.notebook.tables import count, some
 from coterie.records.checksum import sealed_toml
 from coterie.records.codec import DamagedError
 from coterie.records.record import EXPERIMENT_FILE, RUN_FILE, Record
@@ -132,8 +132,12 @@ def _again(experiment: Experiment, folder: Path) -> Runs:
     # The same settings, methods and data, or the folder is not for these runs.
     difference = _difference(recorded_spec, json.loads(json.dumps(experiment.spec())))
     if difference:
+        # Methods can be added in another folder.
+        both = (
+            "; coterie.compare takes both folders" if difference.startswith("the methods") else ""
+        )
         raise UserError(
-            f"{folder} has runs with {difference}: choose another folder, or remove this one to begin anew"
+            f"{folder} has runs with {difference}: choose another folder, or remove this one to begin anew{both}"
         )
     runs = _runs(experiment, folder)
     for recorded_run in runs if recorded_file.name == EXPERIMENT_FILE else ():
@@ -197,10 +201,18 @@ def _difference(
                 if difference:
                     return difference
             continue
+        if setting_name == "methods":
+            recorded_names, given_names = map(_names_of_methods, (recorded_value, given_value))
+            return f"the methods {recorded_names}, and not {given_names}"
         # A message never shows a secret.
         if recorded_value != given_value and "secret" not in setting_name:
             return f"{table_prefix}{setting_name} = {brief(recorded_value)}, and not {brief(given_value)}"
     return ""
+
+
+def _names_of_methods(method_tables: Any) -> str:
+    """The names of some methods, from their tables."""
+    return some([str(method_table.get("name")) for method_table in method_tables or ()])
 
 
 def _as_many(recorded_methods: Any, given_methods: Any) -> bool:
@@ -352,6 +364,8 @@ def reopen(
         reopened_runs = _runs(experiment, folder)
         for reopened_run in reopened_runs if file_name == EXPERIMENT_FILE else ():
             _check_place(reopened_run, folder, own_methods)
+        if isinstance(world, World):
+            _check_clients(world, reopened_runs)
         return reopened_runs
     raise _no_runs(folder)
 
@@ -430,3 +444,27 @@ def _with_world(
             f"{folder} was recorded with the scenario {experiment.scenario}: leave out world"
         )
     return replace(experiment, setup=replace(experiment.setup, made=world))
+
+
+def _check_clients(world: World, runs: Runs) -> None:
+    """Check that a world has the clients of the runs that began, which it was given to continue.
+
+    Raises:
+        UserError: It has other clients, such as one more.
+    """
+    names = list(map(world.name, sorted(world.clients)))
+    for begun_run in runs:
+        if not begun_run.record.begun:
+            continue
+        recorded = begun_run.record.description()["world"]
+        recorded_names = list(recorded.get("names") or map(str, recorded["clients"]))
+        further = [name for name in names if name not in recorded_names]
+        missing = [name for name in recorded_names if name not in names]
+        if further or missing:
+            difference = (
+                f"does not have {some(further)}" if further else f"has also {some(missing)}"
+            )
+            raise UserError(
+                f"the world has other clients than {begun_run.folder}, which {difference}: "
+                "a run keeps its clients; begin a new one with others"
+            )

@@ -19,6 +19,26 @@ from coterie.report.setting_differences import named
 from coterie.report.summary import Summary, interval, summarised
 from coterie.settings import UserError
 
+AT_MOST_ONE = (
+    "accuracy",
+    "AUROC",
+    "AveragePrecision",
+    "BalancedAccuracy",
+    "ExactMatch",
+    "F1Score",
+    "Recall",
+)
+"""Metrics from 0 to 1."""
+
+NOT_NEGATIVE = (
+    *AT_MOST_ONE,
+    "perplexity",
+    "MeanAbsoluteError",
+    "MeanSquaredError",
+    "RootMeanSquaredError",
+)
+"""Metrics that cannot be below 0."""
+
 
 def figure(runs: Sequence[Gathered], kind: str) -> Figure:
     """Draw a curve for each method: a metric over honest clients, or bytes so far, the mean over seeds with its 95 % interval.
@@ -57,6 +77,11 @@ def figure(runs: Sequence[Gathered], kind: str) -> Figure:
         if len(curves) > 1:
             lower = [over_seeds["low"] for over_seeds in intervals]
             upper = [over_seeds["high"] for over_seeds in intervals]
+            # A wide interval of few seeds goes beyond what the values can be.
+            if kind == "traffic" or metric in NOT_NEGATIVE:
+                lower = [max(0.0, low) for low in lower]
+            if metric in AT_MOST_ONE:
+                upper = [min(1.0, high) for high in upper]
             axes.fill_between(rounds, lower, upper, color=look["color"], alpha=0.18, linewidth=0)
     # The longest run sets the width.
     over_rounds(axes, max(len(run.lines) for run in runs))
