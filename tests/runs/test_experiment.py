@@ -289,6 +289,9 @@ def test_a_scenario_changed_by_replace_is_recorded_by_its_name_and_settings(tmp_
         UserError, match=r"digits/dirichlet, alpha 0.1; digits/dirichlet, alpha 5.0"
     ):
         compared.to_table()
+    verdicts = compared.verdict().splitlines()
+    assert verdicts.count("digits/dirichlet, alpha 0.1:") == 1
+    assert verdicts.count("digits/dirichlet, alpha 5.0:") == 1
 
 
 # -- running

@@ -10,7 +10,7 @@ from coterie.files import Folder
 from coterie.notebook.tables import count, frame, some, table
 from coterie.records.text_files import finite
 from coterie.report.paper_table import paper_table
-from coterie.report.setting_differences import SAME_BUT_SEED, differences, named
+from coterie.report.setting_differences import SAME_BUT_SEED, differences, named, world_titles
 from coterie.report.summary import Summary, expand, interval, summary
 from coterie.report.words import numbered
 from coterie.settings.calls import public
@@ -78,9 +78,10 @@ class Comparison(list[dict[str, Any]]):
         run_dirs = [Path(run_dir) for entry in self for run_dir in entry["run_dirs"]]
         texts = []
         all_contests = contests(map(read, run_dirs))
-        for contest in all_contests:
+        titles = world_titles([contest.summary for contest in all_contests])
+        for title, contest in zip(titles, all_contests, strict=True):
             if len(all_contests) > 1:
-                texts.append(f"{contest.summary['scenario']}:")
+                texts.append(f"{title}:")
             is_comparison = len(contest.methods) > 1
             for text, _ in paragraphs(verdict(contest), is_comparison=is_comparison):
                 texts.append(text)
