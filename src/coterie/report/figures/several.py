@@ -75,13 +75,13 @@ def figure(runs: Sequence[Gathered], kind: str) -> Figure:
         look = numbered(line_number)
         curve(axes, rounds, [over_seeds["mean"] for over_seeds in intervals], **look, label=label)
         if len(curves) > 1:
-            lower = [over_seeds["low"] for over_seeds in intervals]
-            upper = [over_seeds["high"] for over_seeds in intervals]
             # A wide interval of few seeds goes beyond what the values can be.
-            if kind == "traffic" or metric in NOT_NEGATIVE:
-                lower = [max(0.0, low) for low in lower]
-            if metric in AT_MOST_ONE:
-                upper = [min(1.0, high) for high in upper]
+            least = 0.0 if kind == "traffic" or metric in NOT_NEGATIVE else -math.inf
+            most = 1.0 if metric in AT_MOST_ONE else math.inf
+            lower, upper = (
+                np.clip(np.array([over_seeds[end] for over_seeds in intervals], float), least, most)
+                for end in ("low", "high")
+            )
             axes.fill_between(rounds, lower, upper, color=look["color"], alpha=0.18, linewidth=0)
     # The longest run sets the width.
     over_rounds(axes, max(len(run.lines) for run in runs))
