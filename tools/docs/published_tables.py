@@ -65,6 +65,16 @@ def ids() -> str:
     )
 
 
+def mixed_up() -> str:
+    """What counts of that table: CFL as published, CFL and FedAvg."""
+    found = by_label("cfl-fig8.small")
+    lines = [
+        (label, over(found[label], "accuracy"), over(found[label], "ari", 2))
+        for label in ("FedAvg", "CFL, by criteria", "CFL, ids mixed up")
+    ]
+    return table(("", "accuracy", "adjusted Rand"), lines, "lrr")
+
+
 TABLE_IV = {
     "hcct-table4-digit.small": "digits in four rotations",
     "hcct-table4-digit.data": "digits of four data sets",
@@ -194,6 +204,7 @@ def remark() -> str:
 
 TABLES = {
     "ids": ids,
+    "mixed-up": mixed_up,
     "starts": starts,
     "tradeoff": tradeoff,
     "best-epochs": best_epochs,
