@@ -565,6 +565,28 @@ def test_of_two_nodes_of_one_client_the_later_is_asked_and_a_note_says_so() -> N
     assert (done.asked, done.answered) == (6, 6)
 
 
+def test_a_client_whose_node_has_gone_is_noted_once_and_when_it_is_back() -> None:
+    tried = world(IDS)
+    grid = Here(app_of(tried), 6)
+    rounds = strategy_of(FedAvg(), tried).rounds(grid, 5)
+    assert not next(rounds).notes
+    context = grid.contexts.pop(FIRST)
+    told = []
+    for _ in range(2):
+        done = next(rounds)
+        assert (done.asked, done.answered, done.silent) == (5, 5, ())
+        told.append([(note.kind, note.text) for note in done.notes])
+    grid.contexts[FIRST] = context
+    done = next(rounds)
+    told.append([(note.kind, note.text) for note in done.notes])
+    assert done.asked == 6
+    assert told == [
+        [("node", f"client {IDS[0]} is not connected, and is not asked until it is back")],
+        [],
+        [("node", f"client {IDS[0]} is connected again")],
+    ]
+
+
 def test_two_nodes_of_one_client_do_not_count_as_two() -> None:
     tried = world(IDS)
     grid = Here(app_of(tried), 6)

@@ -478,6 +478,20 @@ def test_words_of_clients_are_one_printable_line(words: str) -> None:
         assert said == " ".join(words.split())
 
 
+def test_of_a_traceback_the_last_line_says_why() -> None:
+    lines = [f"  File 'app.py', line {number}" for number in range(300)]
+    reason = "\n".join(
+        [
+            "<class 'RayTaskError'>: Traceback (most recent call last):",
+            *lines,
+            "KeyError: 'age'",
+            "",
+        ]
+    )
+    done = one_round(FedAvg(), lambda content: Error(code=2, reason=reason))
+    assert done.refused[0] == "its app failed: KeyError: 'age'"
+
+
 def test_a_failure_says_nothing_to_a_terminal() -> None:
     done = one_round(
         FedAvg(),

@@ -590,6 +590,17 @@ def test_schemas_are_compared_under_every_boundary(method: Any, boundary: Bounda
     ]  # of the data, only digests leave
 
 
+@pytest.mark.parametrize("config", [{}, {"schema": "digest"}], ids=["words", "digest"])
+def test_an_operator_need_not_know_how_tensors_hold_the_target(config: Any) -> None:
+    agreed = Schema(columns=COLUMNS, targets=("ill",), classes=("no", "yes"))
+    known = Schema(columns=COLUMNS, targets=("ill",), classes=("no", "yes"))
+    data = [replace(arrays(X, Y), schema=known) for _ in range(3)]
+    assert federated(data, config=config, schema=agreed).refused == {}
+    odd = replace(arrays(X, Y), schema=replace(known, targets=("dead",)))
+    (why,) = federated([*data, odd], config=config, schema=agreed).refused.values()
+    assert "its target" in why
+
+
 def test_a_node_may_state_digests_or_nothing(caplog: pytest.LogCaptureFixture) -> None:
     data = [hospital(0), ODD["classes"][0](), hospital(2)]
     done = federated(data, config={"schema": "digest"})

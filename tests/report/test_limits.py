@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from coterie.cli import main
 from coterie.core import Training
 from coterie.data.adversaries import Attack
+from coterie.engines.flower.limited import LimitLog
 from coterie.engines.rounds import rounds
 from coterie.methods import FedAvg, FedFA
 from coterie.records.record import Record
@@ -166,6 +168,18 @@ def test_a_federation_logs_each_limit_once_and_totals(caplog: pytest.LogCaptureF
         "off)",
         "robust.share limited client 5 in 3 of 3 rounds: this is not the published algorithm",
     ]
+
+
+def test_totals_of_a_run_that_continues_are_of_the_rounds_since() -> None:
+    log = LimitLog()
+    tried = world(
+        range(6), model=linear, sizes=[20] * 5 + [30_000], training=Training(lr=0.1, batch=0)
+    )
+    rounds = strategy_of(FedAvg(), tried, robust={}).rounds(Here(app_of(tried), 6), 3)
+    for done in islice(rounds, 1, 3):
+        log.new_limits(done)
+    (told,) = log.totals()
+    assert told.startswith("robust.share limited client 5 in 2 of 2 rounds since round 2: ")
 
 
 @pytest.mark.parametrize("hostile", [False, True])

@@ -15,7 +15,7 @@ from coterie import ClientData, Schema
 
 
 def net() -> nn.Module:
-    """Six measurements -> two findings."""
+    """The net that Coterie calls mlp, of 6 columns and 2 classes: change both to those of your schema."""
     return nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 2))
 
 
@@ -32,11 +32,17 @@ def site(context: Context) -> str:
     return folder(context).name
 
 
+def records(context: Context, target: str) -> pd.DataFrame:
+    """The site's file, with the classes as text: 0 and 1 are the classes "0" and "1"."""
+    frame = pd.read_csv(folder(context) / "records.csv", dtype={target: str})
+    return frame.assign(**{target: frame[target].fillna("")})
+
+
 def schema(context: Context) -> Schema:
     """What the site's numbers mean: as agreed, unless its file has other columns or classes. The server refuses it then."""
     agreed = Schema.of(tomllib.loads((folder(context) / "schema.toml").read_text()))
     (target,) = agreed.targets
-    frame = pd.read_csv(folder(context) / "records.csv")
+    frame = records(context, target)
     columns = tuple(frame.columns.drop(target))
     classes = tuple(sorted(frame[target].unique()))
     if not set(agreed.columns) <= set(columns):
@@ -50,7 +56,7 @@ def load(context: Context) -> ClientData:
     """The site's rows. Columns and classes are taken by their names, in the agreed order."""
     stated = schema(context)
     (target,) = stated.targets
-    frame = pd.read_csv(folder(context) / "records.csv")
+    frame = records(context, target)
     x = frame[list(stated.columns)]
     y = frame[target].map(stated.classes.index).to_numpy()
     scaling = (stated.means, stated.deviations) if stated.means else "none"

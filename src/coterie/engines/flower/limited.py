@@ -15,10 +15,12 @@ class LimitLog:
     Attributes:
         rounds: (setting, client as it is shown) -> the number of rounds in which the setting
             changed its replies.
-        completed: The number of completed rounds.
+        first: The first round that was counted; above 1 if the run was continued.
+        completed: The number of completed rounds since then.
     """
 
     rounds: dict[tuple[str, str], int] = field(default_factory=dict)
+    first: int = 0
     completed: int = 0
 
     def new_limits(self, finished_round: Round) -> list[str]:
@@ -30,7 +32,8 @@ class LimitLog:
         Returns:
             A sentence for each client that a setting changed for the first time.
         """
-        self.completed = finished_round.number
+        self.first = self.first or finished_round.number
+        self.completed += 1
         # What each setting did to each client in this round. Notes come from the method.
         effects: dict[tuple[str, Client], str] = {}
         for client, scale_factor in finished_round.scaled.items():
@@ -62,8 +65,10 @@ class LimitLog:
 
     def totals(self) -> list[str]:
         """Return one sentence for each client and setting: in how many rounds it changed the client's replies."""
+        # A run that continues does not count the rounds before.
+        since = f" since round {self.first}" if self.first > 1 else ""
         return [
-            f"{setting} limited client {client} in {limited_rounds} of {self.completed} rounds: "
+            f"{setting} limited client {client} in {limited_rounds} of {self.completed} rounds{since}: "
             "this is not the published algorithm"
             for (setting, client), limited_rounds in sorted(self.rounds.items())
         ]

@@ -642,6 +642,19 @@ def brief(reason: Any) -> str:
     return " ".join(printable_text.split())[:MAX_TEXT_LENGTH]
 
 
+def failure(error: Any) -> str:
+    """Return why an app failed, in one line: of a traceback, the last line, which says what went wrong.
+
+    Args:
+        error: The error of Flower's message.
+    """
+    reason = str(error.reason or error.code)
+    lines = [line for line in reason[-10 * MAX_TEXT_LENGTH :].splitlines() if line.strip()]
+    if "Traceback (most recent call last)" in reason and lines:
+        return brief(lines[-1])
+    return brief(reason)
+
+
 def config_of(*orders: Order) -> ConfigRecord:
     """Return a config with the keys of Flower's quickstart (``lr``, ``server-round``) and the tasks for Coterie's apps."""
     # All tasks of a message have the learning rate and the round of the first one in the keys that

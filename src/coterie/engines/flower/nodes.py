@@ -35,6 +35,7 @@ from coterie.engines.flower.messages import (
     WHO,
     Unfit,
     brief,
+    failure,
 )
 from coterie.engines.flower.names import Claim, claim_in_reply, claim_of
 from coterie.engines.flower.schemas import (
@@ -655,7 +656,7 @@ def _id_failure(reply: Message) -> str | None:
             return "its app has Flower's earlier interface, client_fn; it needs functions for @app.train and @app.evaluate"
         if NO_TEST in error_text:
             return None
-        return f"its app failed: {brief(error_text or reply.error.code)}"
+        return f"its app failed: {failure(reply.error)}"
     try:
         claim_in_reply(reply.content)
         schema_in_reply(reply.content)
@@ -738,6 +739,7 @@ class Nodes:
         refused_nodes: Connected nodes that were refused.
         node_of_client: Client -> the node that gets its messages.
         doubled_clients: Clients with several connected nodes.
+        disconnected_clients: Known clients without a connected node.
         queried_nodes: Nodes that have once been asked for their ids with a wait for the answer.
         longest_query_seconds: The longest time, in seconds, in which enough of them answered.
         noted_texts: Texts of notes that are given only once.
@@ -767,6 +769,7 @@ class Nodes:
     doubled_clients: set[Client] = field(default_factory=set)
     queried_nodes: set[int] = field(default_factory=set)
     longest_query_seconds: float = 0.0
+    disconnected_clients: frozenset[Client] = frozenset()
     noted_texts: set[str] = field(default_factory=set)
     schema: Stated | None = None
     statements: dict[int, Stated] = field(default_factory=dict)
@@ -802,6 +805,7 @@ class Nodes:
             self.client_of_node[node] for node in online_nodes if node in self.client_of_node
         )
         self._note_doubled(node_counts)
+        self._note_disconnected(node_counts, online_nodes)
         # Nodes are in the order in which they joined: of several connected nodes of a client, the
         # last one gets its messages. A client without connected nodes keeps its last node.
         for node, client in self.client_of_node.items():
@@ -825,6 +829,21 @@ class Nodes:
             note_text = f"{node_counts[client]} nodes claim to be client {client}; only the one that came last is used"
             self.notes.append(Note(kind="node", effect="warns", clients=(client,), text=note_text))
         self.doubled_clients = doubled_clients
+
+    def _note_disconnected(self, node_counts: Mapping[Client, int], online_nodes: set[int]) -> None:
+        """Note the clients whose nodes have gone, and those that are back: nobody asks a node that is not connected."""
+        disconnected_clients = {
+            client
+            for client, node in self.node_of_client.items()
+            if client not in node_counts and node not in online_nodes
+        }
+        for client in sorted(disconnected_clients - self.disconnected_clients):
+            note_text = f"client {client} is not connected, and is not asked until it is back"
+            self.notes.append(Note(kind="node", effect="warns", clients=(client,), text=note_text))
+        for client in sorted(self.disconnected_clients - disconnected_clients):
+            note_text = f"client {client} is connected again"
+            self.notes.append(Note(kind="node", clients=(client,), text=note_text))
+        self.disconnected_clients = frozenset(disconnected_clients)
 
     def node(self, client: Client) -> int:
         """Return the node of a client; of several connected ones, the one that connected last."""

@@ -142,7 +142,7 @@ class ReplyReader:
     ) -> ParsedReply:
         # A reply without content says why the client could not do its tasks.
         if reply.has_error():
-            raise Unfit(f"its app failed: {reply.error.reason or reply.error.code}")
+            raise Unfit(f"its app failed: {messages.failure(reply.error)}")
         if not reply.has_content():
             raise Unfit("its reply is empty")
         reply_content = reply.content

@@ -102,7 +102,7 @@ class Stated:
             if in_clear:
                 differences += self.words.differences(federation.words, schema_part)
             else:
-                verb = "differs" if schema_part in ("target", "scaling", "objective") else "differ"
+                verb = "differ" if schema_part in ("columns", "types", "classes") else "differs"
                 differences.append(
                     f"its {schema_part} {verb}: digest {own_digest[:SHOWN_DIGITS]}, "
                     f"the federation's is {federation_digest[:SHOWN_DIGITS]}"
