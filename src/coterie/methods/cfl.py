@@ -109,7 +109,7 @@ class CFLState:
 
 @dataclass(frozen=True, kw_only=True)
 class CFL:
-    """Recursive bipartition of stationary groups by the cosine similarity of their updates."""
+    """Splits a group in two when it has stopped learning and its clients' updates point apart."""
 
     name: ClassVar[str] = "cfl"
 
