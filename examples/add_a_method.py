@@ -34,6 +34,7 @@ from coterie.core import (
     without,
 )
 from coterie.settings import check, setting
+from coterie.settings.calls import public
 
 
 @state("k-means")
@@ -50,6 +51,7 @@ class KMeansState:
     notes: tuple[Note, ...] = ()
 
 
+@public
 @dataclass(frozen=True, kw_only=True)
 class KMeansFL:
     """FedAvg, then k-means of all clients' updates, then FedAvg in each group."""

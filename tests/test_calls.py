@@ -7,6 +7,7 @@ import inspect
 import pickle
 import typing
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import coterie
 from coterie.core import Training
 from coterie.methods import FedAvg, method_class
 from coterie.methods._named import EQUIVALENTS, OTHER_ALGORITHMS
-from coterie.settings import UserError
+from coterie.settings import MAX_NAMES_LISTED, UserError, setting
 from coterie.settings.calls import CallError, public
 
 MODULES = (
@@ -69,7 +70,8 @@ def test_an_unknown_name_is_one_sentence_wherever_it_is_given(path: str, name: s
     with pytest.raises(CallError) as caught:
         thing(nonsuch=17)
     assert str(caught.value).startswith(f"{name} has no setting 'nonsuch'")
-    assert "(known: " in str(caught.value)
+    # A list of many names would hide the sentence.
+    assert str(caught.value).partition("known: ")[2].count(",") < MAX_NAMES_LISTED
     secret = "secret" in inspect.signature(thing).parameters
     assert ("got 17" in str(caught.value)) == (not secret)
 
@@ -93,9 +95,9 @@ FRAME = {"site": ["a", "b"] * 20, "age": np.arange(40.0), "ill": [0, 1] * 20}
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "unknown": (
         lambda: Training(nesterov=True),
-        "Training has no setting 'nesterov' (known: lr, lr_decay",
+        "Training has no setting 'nesterov' (got True; known: lr, lr_decay",
     ),  # type: ignore[call-arg]
-    "value": (lambda: Training(nesterov=True), "weight_decay, clip, proximal; got True)"),  # type: ignore[call-arg]
+    "value": (lambda: Training(nesterov=True), "weight_decay, clip, proximal)"),  # type: ignore[call-arg]
     "of the method": (
         lambda: coterie.run("fedavg", world(), rounds=1, fraction=0.1),  # type: ignore[call-arg]
         "run has no setting 'fraction'; it is a setting of the method fedavg: give coterie.methods.FedAvg(fraction=...)",
@@ -249,7 +251,8 @@ def test_an_algorithm_that_is_not_included_is_no_slip_of_one_that_is(name: str) 
         method_class(name)
     assert "did you mean" not in str(caught.value)
     assert (
-        EQUIVALENTS.get(name) or "which is not included; your own methods run beside Coterie's"
+        EQUIVALENTS.get(name)
+        or "which is not included; a method of your own runs in Python"
     ) in str(caught.value)
 
 
@@ -275,3 +278,43 @@ def test_no_absurd_method_is_suggested(name: str) -> None:
 def test_a_slip_of_a_method_is_still_found(name: str, likely: str) -> None:
     with pytest.raises(UserError, match=f"did you mean {likely}\\?"):
         method_class(name)
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "words"),
+    [
+        (
+            "SCENARIOS",
+            "digits/dirichlett",
+            "no scenario 'digits/dirichlett'; did you mean digits/dirichlet?",
+        ),
+        ("METHODS", "clf", "no method 'clf'; did you mean cfl?"),
+        (
+            "METHODS",
+            "direction-means",
+            "no method 'direction-means', which is not included; a method of your own",
+        ),
+    ],
+)
+def test_a_table_of_names_says_which_name_is_meant(table: str, name: str, words: str) -> None:
+    named = getattr(coterie, table)
+    with pytest.raises(KeyError) as caught:
+        named[name]
+    assert isinstance(caught.value, UserError)
+    assert words in str(caught.value)
+    assert len(str(caught.value)) < 250
+    assert (name in named, named.get(name)) == (False, None)
+
+
+@public
+@dataclass(frozen=True, kw_only=True)
+class OwnMethod(FedAvg):
+    """A method of a user's own."""
+
+    groups: int = setting(3, "number of groups", ge=1)
+
+
+def test_a_misspelt_setting_of_an_own_method_is_one_sentence() -> None:
+    with pytest.raises(CallError, match=r"OwnMethod has no setting 'group'; did you mean groups\?"):
+        OwnMethod(group=3)  # type: ignore[call-arg]
+    assert OwnMethod(groups=2).groups == 2

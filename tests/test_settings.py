@@ -172,7 +172,7 @@ def test_build_refuses_an_unknown_name_with_the_nearest() -> None:
     known = ", ".join(f.name for f in dataclasses.fields(Training))
     assert (
         str(caught.value)
-        == f"Training has no setting 'momentun'; did you mean momentum? (known: {known}; got 0.9)"
+        == f"Training has no setting 'momentun'; did you mean momentum? (got 0.9; known: {known})"
     )
 
 

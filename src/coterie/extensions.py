@@ -204,6 +204,7 @@ class Registry(Mapping[str, ExtensionType], Generic[ExtensionType]):
         kind: What the group needs, for messages.
         accepts: Whether something that was imported is of this kind, under this name.
         prepared: Applied to each extension once; None to leave them as they are.
+        unknown: Makes the error for a name that nothing has, a ``KeyError``.
 
     Attributes:
         built_in: Name -> Coterie's own. No extension replaces one.
@@ -215,11 +216,13 @@ class Registry(Mapping[str, ExtensionType], Generic[ExtensionType]):
         kind: str,
         accepts: Callable[[str, Any], bool],
         prepared: Callable[[ExtensionType], ExtensionType] | None = None,
+        unknown: Callable[[Any], Exception] = KeyError,
     ) -> None:
         self.group = group
         self.kind = kind
         self.accepts = accepts
         self.prepared = prepared
+        self.unknown = unknown
         self.built_in: dict[str, ExtensionType] = {}
         self._extensions: dict[EntryPoint, ExtensionType | None] = {}
 
@@ -260,9 +263,15 @@ class Registry(Mapping[str, ExtensionType], Generic[ExtensionType]):
         return self._extensions[point] is not None
 
     def __getitem__(self, name: str) -> ExtensionType:
-        if name not in self.built_in and not self._usable(entry_points(self.group)[name]):
-            raise KeyError(name)
+        if name not in self:
+            raise self.unknown(name)
         return self.find(name)
+
+    def __contains__(self, name: object) -> bool:
+        if name in self.built_in:
+            return True
+        point = entry_points(self.group).get(name) if isinstance(name, str) else None
+        return point is not None and self._usable(point)
 
     def __iter__(self) -> Iterator[str]:
         yield from self.built_in

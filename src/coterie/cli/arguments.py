@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from coterie.extensions import Registry, entry_points
 from coterie.printable import say
-from coterie.settings import MOST_SEEDS, UserError, fits, nearest
+from coterie.settings import MOST_SEEDS, UserError, fits, known_list, nearest
 from coterie.settings.field_names import called_here, closest
 
 
@@ -221,7 +221,8 @@ def _extensions_for(argv: Sequence[str]) -> Mapping[str, Command] | None:
     except KeyError:
         known_commands = [*BUILT_IN, *entry_points(EXTENSIONS.group)]
         raise UsageError(
-            f"there is no command {command_name!r}{nearest(command_name, known_commands)} (known: {', '.join(known_commands)})"
+            f"there is no command {command_name!r}{nearest(command_name, known_commands)}"
+            f"{known_list(known_commands, 'coterie --help')}"
         ) from None
 
 
@@ -433,7 +434,7 @@ def parse(
     top_parser, command_parsers = parsers or parser(_extensions_for(argv))
     if argv and not argv[0].startswith("-") and argv[0] not in command_parsers:
         raise UsageError(
-            f"there is no command {argv[0]!r}{nearest(argv[0], command_parsers)} (known: {', '.join(command_parsers)})"
+            f"there is no command {argv[0]!r}{nearest(argv[0], command_parsers)}{known_list(command_parsers, 'coterie --help')}"
         )
     # An unknown argument gets a sentence with the nearest option, instead of argparse's usage text.
     arguments, unknown_arguments = top_parser.parse_known_args(argv)

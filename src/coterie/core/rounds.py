@@ -14,7 +14,7 @@ from coterie.core.method import Assignment
 from coterie.core.notes import Note
 from coterie.notebook.tables import by_group, count, frame, labels, mean, partition, some, table
 from coterie.pooling import ErrorSums, parted, pooled
-from coterie.settings import UserError, nearest
+from coterie.settings import UserError, known_list, nearest
 from coterie.settings.calls import public
 
 HALVES = "/halves"
@@ -188,7 +188,7 @@ class Round:
         metric_name = metric or self._metric
         if metric and metric not in known_metrics:
             raise UserError(
-                f"there is no metric {metric!r}{nearest(metric, known_metrics)} (known: {', '.join(known_metrics)})"
+                f"there is no metric {metric!r}{nearest(metric, known_metrics)}{known_list(known_metrics)}"
             )
         honest_clients = without(self.scores, self.adversaries)
         # Without a number for a client's loss, its model has diverged.

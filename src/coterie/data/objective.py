@@ -20,7 +20,7 @@ from coterie.data import losses
 from coterie.data.batches import Batch, joined, mapped, size
 from coterie.data.target_scale import LossOfStandardized, TargetScale
 from coterie.pooling import SIGN, ErrorSums, flat, pooled
-from coterie.settings import SettingError, brief, coerced, nearest
+from coterie.settings import SettingError, brief, coerced, known_list, nearest
 from coterie.settings.calls import public
 
 Sums = dict[str, tuple[float, float]]
@@ -797,7 +797,7 @@ def _metric_by_name(name: Any) -> Metric:
         if known_name.lower() == str(name).lower():
             hint = f"; did you mean {known_name}?"
             break
-    raise SettingError(f"there is no metric {name!r}{hint} (known: {', '.join(METRICS)})")
+    raise SettingError(f"there is no metric {name!r}{hint}{known_list(METRICS)}")
 
 
 def _mean(total: tuple[float, float]) -> float:

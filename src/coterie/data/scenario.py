@@ -38,11 +38,11 @@ from coterie.data.world import ClientData, Drift, World, with_attacks
 from coterie.models import nets
 from coterie.randomness import Purpose, numpy_generator, seeded
 from coterie.settings import (
+    NamedTable,
     SettingError,
     UserError,
     build,
     check,
-    nearest,
     no_setting,
     setting,
     settings_of,
@@ -582,7 +582,9 @@ def _named(name: str) -> Scenario:
     return scenario
 
 
-SCENARIOS: Mapping[str, Scenario] = MappingProxyType({name: _named(name) for name in PRESETS})
+SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
+    NamedTable("scenario", "coterie scenarios", {name: _named(name) for name in PRESETS})
+)
 """Named scenarios: data set / heterogeneity -> scenario."""
 
 
@@ -727,8 +729,4 @@ def find(name: str) -> Scenario | OwnWorld:
         return FederationScenario()
     if name == OWN_WORLD or ":" in name:
         return OwnWorld(source="" if name == OWN_WORLD else name)
-    if name not in SCENARIOS:
-        raise UserError(
-            f"there is no scenario {name!r}{nearest(name, SCENARIOS)} (known: {', '.join(SCENARIOS)})"
-        )
     return SCENARIOS[name]

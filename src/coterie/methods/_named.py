@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from coterie.core import Method
 from coterie.extensions import Registry
 from coterie.methods._presets import PRESET, built
-from coterie.settings import SettingError, UserError
+from coterie.settings import SettingError, UnknownName, known_list
 from coterie.settings.calls import public
 from coterie.settings.field_names import edits, spelled
 
@@ -18,6 +18,7 @@ METHODS: Registry[type[Any]] = Registry(
     "a method's class",
     accepts=lambda name, cls: isinstance(cls, type) and getattr(cls, "name", None) == name,
     prepared=public,
+    unknown=lambda name: _unknown_method(name),
 )
 """Name -> class; :mod:`coterie.methods` fills in Coterie's own."""
 
@@ -41,10 +42,15 @@ def method_class(
     try:
         return METHODS.find(name)
     except KeyError:
-        advice = _advice(name, [*user_methods, *METHODS])
-        raise UserError(
-            f"there is no method {name!r}{advice} (known: {', '.join(METHODS)})"
-        ) from None
+        raise _unknown_method(name, user_methods) from None
+
+
+def _unknown_method(name: Any, user_methods: Iterable[str] = ()) -> UnknownName:
+    """The error for a name that is no method's."""
+    advice = _advice(name, [*user_methods, *METHODS])
+    return UnknownName(
+        f"there is no method {name!r}{advice}{known_list(METHODS, 'coterie methods')}"
+    )
 
 
 _OTHERS = """

@@ -14,7 +14,7 @@ from coterie.methods import METHODS, method_class
 from coterie.methods._presets import PRESET, presets_of
 from coterie.robust import Robust
 from coterie.runs.experiment import OWN_FIELDS, PLAIN_SETTINGS, Spec
-from coterie.settings import SettingError, nearest, parse, settings_of
+from coterie.settings import SettingError, known_list, nearest, parse, settings_of
 from coterie.settings.calls import public
 from coterie.settings.field_names import called_here, meant
 
@@ -225,8 +225,8 @@ def _dotted(places: list[SettingPlace], dotted_key: str) -> list[SettingPlace]:
                 f"--set {dotted_key}: there is no {table_name!r}; did you mean scenario.{dotted_key}?"
             )
         raise SettingError(
-            f"--set {dotted_key}: there is no {table_name!r}{nearest(table_name, known_tables)} "
-            f"(known: {', '.join(known_tables)})"
+            f"--set {dotted_key}: there is no {table_name!r}{nearest(table_name, known_tables)}"
+            f"{known_list(known_tables)}"
         )
     matching_places = [place for place in table_places if place.key == setting_name]
     if not matching_places:
@@ -235,7 +235,7 @@ def _dotted(places: list[SettingPlace], dotted_key: str) -> list[SettingPlace]:
         likely_name = meant(setting_name, known_names)
         likely_hint = f"; did you mean {likely_name}?" if likely_name else ""
         raise SettingError(
-            f"--set {dotted_key}: {table_name} has no setting {setting_name!r}{likely_hint} (known: {', '.join(known_names)})"
+            f"--set {dotted_key}: {table_name} has no setting {setting_name!r}{likely_hint}{known_list(known_names)}"
         )
     return matching_places
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from coterie.printable import one_line
-from coterie.settings.field_names import called_here, closest, meant
+from coterie.settings.field_names import alike, called_here, closest, meant
 
 
 class UserError(Exception):
@@ -307,6 +307,58 @@ def nearest(name: Any, known_names: Iterable[str]) -> str:
     return f"; did you mean {nearest_name}?" if nearest_name else ""
 
 
+MAX_NAMES_LISTED = 16
+"""Most known names that a message lists."""
+
+MAX_NEAREST = 3
+"""Most names that a message suggests where none is likely."""
+
+
+def known_list(known_names: Iterable[str], command: str = "") -> str:
+    """Return the end of a sentence with all known names, or where they are listed if they are many.
+
+    Args:
+        known_names: The names.
+        command: The command that lists them; empty if there is none.
+
+    Example:
+        >>> known_list(["lr", "batch"]), known_list(map(str, range(100)), "coterie scenarios")
+        (' (known: lr, batch)', ' (coterie scenarios lists them)')
+    """
+    listed = list(map(str, known_names))
+    if len(listed) <= MAX_NAMES_LISTED:
+        return f" (known: {', '.join(listed) or 'none'})"
+    return f" ({command} lists them)" if command else ""
+
+
+class UnknownName(UserError, KeyError):
+    """A name that a table does not have; the message has the nearest name."""
+
+    def __str__(self) -> str:
+        # A ``KeyError`` would put quotes around the sentence.
+        return one_line(str(self.args[0]))
+
+
+class NamedTable(dict[str, Any]):
+    """A table in which a name that there is not gives a sentence in place of a bare ``KeyError``.
+
+    Args:
+        noun: What the names are of, such as ``scenario``.
+        command: The command that lists them.
+        entries: The table.
+    """
+
+    def __init__(self, noun: str, command: str, entries: Mapping[str, Any]) -> None:
+        super().__init__(entries)
+        self.noun = noun
+        self.command = command
+
+    def __missing__(self, name: Any) -> Any:
+        raise UnknownName(
+            f"there is no {self.noun} {name!r}{nearest(name, self)}{known_list(self, self.command)}"
+        )
+
+
 OWNERS: dict[str, type[Any]] = {}
 """Name -> class of settings that a user can make; ``public`` enters them."""
 
@@ -335,18 +387,22 @@ def no_setting(
 
     Example:
         >>> print(no_setting("Objective", "metric", ["loss", "metrics"], "AUROC"))
-        Objective has no setting 'metric'; did you mean metrics? (known: loss, metrics; got 'AUROC')
+        Objective has no setting 'metric'; did you mean metrics? (got 'AUROC'; known: loss, metrics)
     """
     known_names = list(known_names)
     # A message never shows a value that may be a secret.
     hidden = value is _NOT_GIVEN or "secret" in str(name).lower() or "secret" in known_names
-    received = "" if hidden else f"; got {brief(value)}"
+    remarks = [] if hidden else [f"got {brief(value)}"]
     texts_beside = [value_beside for value_beside in beside if isinstance(value_beside, str)]
     likely_setting = hint(str(name), known_names, texts_beside)
-    listed_names = ", ".join(known_names) or "none"
-    return SettingError(
-        f"{owner} has no setting {name!r}{likely_setting} (known: {listed_names}{received})"
-    )
+    # Of many settings, a list would hide the sentence.
+    if len(known_names) <= MAX_NAMES_LISTED:
+        remarks.append(f"known: {', '.join(known_names) or 'none'}")
+    elif not likely_setting:
+        nearest_names = alike(name, known_names, MAX_NEAREST)
+        likely_setting = f"; the nearest are {', '.join(nearest_names)}" if nearest_names else ""
+    in_brackets = f" ({'; '.join(remarks)})" if remarks else ""
+    return SettingError(f"{owner} has no setting {name!r}{likely_setting}{in_brackets}")
 
 
 OF_USERS = (
@@ -377,7 +433,9 @@ def hint(name: str, known_names: Sequence[str], methods: Sequence[str] = ()) -> 
     names = (name, *called_here(name))
     owners: dict[type[Any], str] = {}
     for settings_class in OWNERS.values():
+        # A user's own method is only meant where it is named.
         is_method = isinstance(getattr(settings_class, "name", None), str)
+        is_method = is_method and settings_class.__module__.startswith("coterie.")
         if settings_class.__name__ not in OF_USERS and not is_method:
             continue
         reachable_names = _reachable_names(settings_class)
@@ -620,8 +678,7 @@ def changed(base: Any, values: Mapping[str, Any], table: str, hidden: Sequence[s
             # A hidden setting has a table of its own.
             if setting_name in hidden:
                 raise SettingError(
-                    f"{table} has no setting {setting_name!r}; write it as its own table, [{setting_name}] "
-                    f"(known: {', '.join(setting_names)})"
+                    f"{table} has no setting {setting_name!r}; write it as its own table, [{setting_name}]"
                 )
             raise no_setting(table, setting_name, setting_names, values[setting_name])
     return dataclasses.replace(base, **values)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from coterie.settings import OWNERS, SettingError, brief, coerced, no_setting, types_of
+from coterie.settings import OWNERS, SettingError, brief, coerced, known_list, no_setting, types_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -217,9 +217,7 @@ def _check_call(
         name for name in required if name not in named and name not in names_of_values
     ]
     if missing_arguments:
-        raise CallError(
-            f"{owner} needs {' and '.join(missing_arguments)} (known: {', '.join(known_names)})"
-        )
+        raise CallError(f"{owner} needs {' and '.join(missing_arguments)}{known_list(known_names)}")
 
 
 def _simple_hints(function: Callable[..., Any]) -> dict[str, Any]:

@@ -144,6 +144,21 @@ def closest(
     return by_spelling[matches[0]] if matches else None
 
 
+def alike(name: Any, known_names: Iterable[Any], max_names: int) -> list[str]:
+    """Return the known names that are spelled most like ``name``, at most ``max_names``; the most similar one first.
+
+    Example:
+        >>> alike("rate", ["lr_rates", "batch", "rated"], 2)
+        ['rated', 'lr_rates']
+    """
+    # Imported here: only a mistake needs it.
+    import difflib
+
+    by_spelling = {spelled(known_name): str(known_name) for known_name in known_names}
+    spellings = difflib.get_close_matches(spelled(name), by_spelling, n=max_names, cutoff=0.45)
+    return [by_spelling[spelling] for spelling in spellings]
+
+
 def meant(name: Any, known_names: Iterable[Any]) -> str | None:
     """Return the known setting that ``name`` most likely stands for: as :func:`closest`, or called so elsewhere.
 

@@ -23,7 +23,7 @@ from coterie.files import within
 from coterie.printable import printable
 from coterie.records.record import Record
 from coterie.records.store import write_whole
-from coterie.settings import UserError, nearest
+from coterie.settings import UserError, known_list, nearest
 from coterie.settings.calls import public
 
 MAX_WAIT_SECONDS = 60.0
@@ -52,7 +52,7 @@ def check(names: Iterable[str]) -> list[str]:
             tracker = TRACKERS.find(tracker_name)
         except KeyError:
             raise UserError(
-                f"there is no tracker {tracker_name!r}{nearest(tracker_name, TRACKERS)} (known: {', '.join(TRACKERS)})"
+                f"there is no tracker {tracker_name!r}{nearest(tracker_name, TRACKERS)}{known_list(TRACKERS)}"
             ) from None
         for module_name in tracker.needs:
             module_spec = importlib.util.find_spec(module_name)

@@ -24,7 +24,7 @@ from coterie.data.datasets.source import (
 )
 from coterie.data.examples import Dataset
 from coterie.files import expanded, reason
-from coterie.settings import UserError, build, nearest
+from coterie.settings import UserError, build, known_list, nearest
 
 # Every module of this package registers its data sets when it is imported, so import them all.
 for _module in pkgutil.iter_modules(__path__):
@@ -115,10 +115,10 @@ def find(name: str, folder: Path | str | None = None) -> Source:
         source = family.find(name, expanded(data_folder) if data_folder else None)
         if source is not None:
             return source
-    # The message has all known names, and the nearest of them.
-    known_names = ", ".join([*DATASETS, *(family.pattern for family in FAMILIES)])
+    # The message has the nearest of the known names.
+    known_names = [*DATASETS, *(family.pattern for family in FAMILIES)]
     raise UserError(
-        f"there is no data set {name!r}{nearest(name, DATASETS)} (known: {known_names})"
+        f"there is no data set {name!r}{nearest(name, DATASETS)}{known_list(known_names)}"
     )
 
 

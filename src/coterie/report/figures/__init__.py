@@ -11,7 +11,7 @@ from coterie.report.figures import style
 from coterie.report.gathered import gather
 from coterie.report.summary import expand
 from coterie.report.words import MAX_RUNS_NAMED
-from coterie.settings import UserError, nearest
+from coterie.settings import UserError, known_list, nearest
 from coterie.settings.calls import public
 
 OVER_ROUNDS = ("score", "accuracy", "loss", "traffic")
@@ -48,7 +48,7 @@ def plot(
     out = Path(out)
     if kind not in FIGURE_KINDS:
         raise UserError(
-            f"there is no figure {kind!r}{nearest(kind, FIGURE_KINDS)} (known: {', '.join(FIGURE_KINDS)})"
+            f"there is no figure {kind!r}{nearest(kind, FIGURE_KINDS)}{known_list(FIGURE_KINDS)}"
         )
     if out.suffix.lower() not in FIGURE_SUFFIXES:
         raise UserError(f"--out must end in .pdf, .png or .svg, got {out}")
