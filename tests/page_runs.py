@@ -134,7 +134,7 @@ def write(
     world: dict[str, Any] = {
         "clients": clients,
         "examples": [10 + c for c in clients],
-        "data": "0",
+        "data": f"drawn with seed {seed}",
         **world_,
     }
     if truth is not None:

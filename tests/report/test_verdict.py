@@ -18,7 +18,7 @@ from coterie.cli import main
 from coterie.core import P_VALUE
 from coterie.report.contest import Contest
 from coterie.report.explain import explain, words
-from coterie.report.noise import NORMAL_95, two_shares
+from coterie.report.noise import NORMAL_95, two_areas, two_shares
 from coterie.report.page import document
 from coterie.report.ranking import contests
 from coterie.report.recommendation import recommend
@@ -153,6 +153,105 @@ def test_without_a_standard_error_seeds_are_the_noise(tmp_path: Path) -> None:
     gain = alone.client_gain(*alone.methods, 1)
     assert gain
     assert gain.noise is None
+
+
+@pytest.mark.parametrize("area", [0.6, 0.8, 0.95])
+@pytest.mark.parametrize(("with_label", "without_label"), [(2, 6), (5, 19), (18, 72), (40, 40)])
+def test_models_with_equal_areas_rarely_differ_beyond_noise(
+    area: float, with_label: int, without_label: int
+) -> None:
+    """Of normal scores whose errors are independent, which is the worst of usual cases."""
+    rng = np.random.default_rng(0)
+    shift = scipy.stats.norm.ppf(area) * math.sqrt(2)
+    draws = 1000
+    above = rng.normal(shift, 1, (2, draws, with_label, 1)) > rng.normal(
+        0, 1, (2, draws, 1, without_label)
+    )
+    areas = above.mean((2, 3))
+    beyond = 0
+    for mine, other in areas.T:
+        noise = NORMAL_95 * math.sqrt(two_areas((mine + other) / 2, with_label, without_label))
+        beyond += abs(mine - other) > noise + 0.5 / min(with_label, without_label)
+    assert beyond / draws < 0.05
+
+
+def areas(folder: Path, mine: float, other: float, seed: int = 0, **world: Any) -> list[Path]:
+    """Two runs of four clients with these areas under the ROC curve, nearly the same with each seed."""
+    return [
+        run(
+            folder / f"{method}{seed}",
+            method,
+            {client: area + 0.001 * seed * (client + 1) for client in range(4)},
+            metric="AUROC",
+            seed=seed,
+            **world,
+        )
+        for method, area in (("cfl", mine), ("fedavg", other))
+    ]
+
+
+def test_the_area_of_a_few_positives_is_noise_however_many_seeds_repeat_its_test(
+    tmp_path: Path,
+) -> None:
+    facts = {"test_rows": "the same", "deciding_tests": [[5.0, 19.0]] * 3 + [[50.0, 190.0]]}
+    folders = [path for seed in range(3) for path in areas(tmp_path, 0.9, 0.7, seed, **facts)]
+    found = contest(*folders)
+    assert found.noise_is_of_tests
+    assert found.repeats_tests
+    mine, other = found.methods
+    gain = found.client_gain(mine, other, 0)
+    assert gain
+    noise = 1.96 * math.sqrt(two_areas((gain.score + gain.rival_score) / 2, 5, 19)) + 0.1
+    assert gain.noise == pytest.approx(noise)
+    assert found.clients_better_with(mine, other) == [3]
+    # With so many rows, of which as many have the label, it would not be noise.
+    needed = found.test_size_needed(0, gain)
+    assert needed
+    assert 24 < needed < 24 * 6
+    said = verdict(found)
+    assert "Hanley and McNeil" in said["noise"]
+    assert "seeds" not in said["noise"]
+
+
+def test_seeds_that_repeat_a_test_do_not_make_a_difference_significant(tmp_path: Path) -> None:
+    """They differ by the noise of training alone."""
+    repeated = [
+        path for seed in range(3) for path in areas(tmp_path, 0.9, 0.7, seed, test_rows="the same")
+    ]
+    found = contest(*repeated)
+    mine, other = found.find("cfl"), found.find("fedavg")
+    assert mine
+    assert other
+    gain = found.client_gain(mine, other, 0)
+    assert gain
+    assert gain.sign is None
+    noise = verdict(found)["noise"]
+    assert noise.startswith("The 3 seeds have the same test rows, so they count as one. ")
+    assert noise.endswith(
+        "noise is not known: AUROC has no standard error, and each seed has the same test rows."
+    )
+    # Other rows with each seed say how much the choice of rows matters.
+    drawn = [
+        path
+        for seed in range(3)
+        for path in areas(tmp_path / "drawn", 0.9, 0.7, seed, test_rows=str(seed))
+    ]
+    found = contest(*drawn)
+    gain = found.client_gain(*found.methods, 0)
+    assert gain
+    assert gain.sign == 1
+
+
+def test_a_run_records_which_tests_decide(tmp_path: Path) -> None:
+    inputs, targets = torch.zeros(60, 3), torch.arange(60) % 4 // 3
+    objective = coterie.Objective(metrics=["AUROC"])
+    world = coterie.from_lists([(inputs, targets)] * 2, model="linear", objective=objective)
+    settings: Any = {"rounds": 1, "workers": 1, "seeds": [0, 1]}
+    runs = coterie.begin(world, tmp_path / "runs", ["fedavg", "cfl"], **settings).finish()
+    found = contest(*(one.folder for one in runs))
+    # The world was made once, so each seed has its rows.
+    assert found.repeats_tests
+    assert found.compares_areas
 
 
 def test_without_a_standard_error_clients_are_the_noise_of_a_mean(tmp_path: Path) -> None:

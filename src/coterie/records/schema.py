@@ -33,6 +33,9 @@ Integer = Annotated[int, Meta(ge=-LARGEST_INTEGER - 1, le=LARGEST_INTEGER)]
 Number = Integer | float | None
 """A number of JSON; None stands for one that is not finite."""
 
+DecidingNumber = Annotated[float, Meta(gt=0, le=LARGEST_INTEGER)]
+"""A number of tests that decides noise: a mean of numbers, so it need not be whole."""
+
 ClientKey = Annotated[str, Meta(pattern="^[0-9]{1,18}$")]
 """A client's id as a key of JSON."""
 
@@ -157,6 +160,8 @@ class WorldEntry(TypedDict):
     testers: NotRequired[list[Number]]
     cautions: NotRequired[list[str]]
     averages_shares: NotRequired[bool]
+    deciding_tests: NotRequired[list[Annotated[list[DecidingNumber], Meta(max_length=2)]]]
+    test_rows: NotRequired[str]
 
 
 class DescriptionEntry(TypedDict):

@@ -21,6 +21,7 @@ from coterie.report.noise import (
     mean_value,
     noise_of_seeds,
     noise_over_few,
+    two_areas,
     two_shares,
 )
 from coterie.report.summary import Summary
@@ -308,6 +309,8 @@ class Contest:
             noise: float | None = self.noise_of_shares(client_means)
         elif len(clients) > 1:
             noise = self._noise_of_mean(improvement, score_pairs)
+        elif self.repeats_tests:
+            noise = None
         else:
             (client_pairs,) = score_pairs.values()
             noise = noise_of_seeds(self._seed_differences(method, rival), len(client_pairs))
@@ -346,10 +349,20 @@ class Contest:
     @cached_property
     def noise_is_of_tests(self) -> bool:
         """Whether noise follows from the numbers of test examples."""
-        return self.averages_shares and all(self.test_size(client) for client in self.clients)
+        return bool(self.clients) and all(map(self._deciding_tests, self.clients))
+
+    @property
+    def repeats_tests(self) -> bool:
+        """Whether seeds test on the same rows: then their spread is that of training alone."""
+        return len({trial.test_rows for trial in self._data_trials}) < len(self.seeds)
+
+    @property
+    def _num_tests_drawn(self) -> int:
+        """The number of seeds over which the noise of a mean may be estimated."""
+        return 1 if self.repeats_tests else len(self.seeds)
 
     def noise_of_shares(self, scores: Mapping[ClientId, tuple[float, float]]) -> float:
-        """Return the noise of the mean difference of metrics that average numbers from 0 to 1.
+        """Return the noise of the mean difference of metrics whose noise follows from the tests.
 
         Several seeds do not make it smaller, because their test sets may overlap.
 
@@ -360,27 +373,67 @@ class Contest:
         variance = 0.0
         correction = 0.0
         for client, (score, rival_score) in scores.items():
-            test_size = self._size_for_noise(client)
             # Clients that share test examples have the same errors: their variances add up as if
             # each example counted once.
             testers = min(self._testers(client), num_clients)
-            variance += testers * two_shares((score + rival_score) / 2, test_size)
-            correction += testers / test_size / num_clients
-        # The bound of the sign test in its normal approximation, corrected for steps of 1 / n.
+            client_variance, step = self._variance(client, (score + rival_score) / 2)
+            variance += testers * client_variance
+            correction += testers * step / num_clients
+        # The bound of the sign test in its normal approximation, corrected for steps.
         return (NORMAL_95 * math.sqrt(variance) + correction) / num_clients
 
-    def test_size_needed(self, gain: Gain) -> int | None:
+    def test_size_needed(self, client: ClientId, gain: Gain) -> int | None:
         """Return with how many test examples a client's gain would be significant, if it stayed the same.
 
         None if it is significant, or the sizes of test sets say nothing about noise.
         """
         if gain.sign != 0 or not self.noise_is_of_tests:
             return None
-        return examples_needed((gain.score + gain.rival_score) / 2, gain.improvement)
+        mean_score = (gain.score + gain.rival_score) / 2
+        if self.averages_shares:
+            return examples_needed(mean_score, gain.improvement)
+        # All classes become more frequent alike. Noise falls with the root of the size, or faster.
+        test_size = self.test_size(client)
+        if not test_size or not gain.improvement or gain.noise is None:
+            return None
+        return math.floor(test_size * (gain.noise / gain.improvement) ** 2) + 1
 
-    def _size_for_noise(self, client: ClientId) -> float:
-        """The harmonic mean of a client's test sizes over the seeds: its variance is the mean of theirs."""
-        return 1 / mean_value(1 / trial.test_sizes[client] for trial in self._data_trials)
+    @property
+    def compares_areas(self) -> bool:
+        """Whether noise is that of areas under the ROC curve: of two numbers of tests for each client."""
+        return self.noise_is_of_tests and len(self._deciding_tests(self.clients[0])) == 2
+
+    def _deciding_tests(self, client: ClientId) -> list[float]:
+        """The numbers of a client's test examples on which its noise depends; empty if not known.
+
+        Each is the harmonic mean over the seeds: then the variance is the mean of theirs.
+        """
+        numbers_of_seeds: list[Sequence[float]] = []
+        for trial in self._data_trials:
+            if self.averages_shares:
+                test_size = trial.test_sizes.get(client)
+                if not test_size:
+                    return []
+                numbers_of_seeds.append([test_size])
+            # With some seeds, the test rows of a client may all have one label.
+            elif numbers := trial.deciding_tests.get(client):
+                numbers_of_seeds.append(numbers)
+        if len(set(map(len, numbers_of_seeds))) > 1:
+            return []
+        deciding_tests = []
+        for numbers_of_seed in zip(*numbers_of_seeds, strict=True):
+            deciding_tests.append(1 / mean_value(1 / number for number in numbers_of_seed))
+        return deciding_tests
+
+    def _variance(self, client: ClientId, mean_score: float) -> tuple[float, float]:
+        """The variance of the difference of two models of a client, and the correction for its steps."""
+        match self._deciding_tests(client):
+            case [size]:
+                return two_shares(mean_score, size), 1 / size
+            case [with_label, without_label]:
+                variance = two_areas(mean_score, with_label, without_label)
+                return variance, 0.5 / min(with_label, without_label)
+        raise ValueError(f"the noise of client {client} does not follow from its tests")
 
     def _testers(self, client: ClientId) -> float:
         """How many clients test the examples of a client, the most over the seeds; 1 if not recorded."""
@@ -400,7 +453,8 @@ class Contest:
         """Noise of the mean over clients: over the seeds if there are enough, otherwise over the clients."""
         # An interval over seeds needs the same seeds for all clients.
         seed_counts = {len(pairs_of_client) for pairs_of_client in score_pairs.values()}
-        if len(seed_counts) == 1 and min(seed_counts) >= MIN_SAMPLE:
+        has_all_seeds = len(seed_counts) == 1 and min(seed_counts) == len(self.seeds)
+        if has_all_seeds and self._num_tests_drawn >= MIN_SAMPLE:
             pairs_by_seed = zip(*score_pairs.values(), strict=True)
             return half_interval([mean_value(_differences(pairs)) for pairs in pairs_by_seed])
         # An interval over clients needs independent clients.
@@ -445,7 +499,7 @@ class Contest:
         improvement = self._improvement(score, rival_score)
         noise = None
         # Noise over the seeds, or over the clients where these are independent.
-        if len(self.seeds) >= MIN_SAMPLE:
+        if self._num_tests_drawn >= MIN_SAMPLE:
             seed_differences = []
             for seed in self.seeds:
                 difference = self._pooled_difference(method, rival, clients, [seed])

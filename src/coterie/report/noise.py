@@ -10,12 +10,15 @@ A difference is significant if it is greater than its noise:
   largest number of such examples, in its normal approximation with the correction 1 / n for steps.
   So it holds however the errors of both models are related. In a mean over clients, an example that
   several clients test counts once, see :mod:`coterie.data.shared_tests`.
+- If it is the area under the ROC curve, noise is that of a test set, too: see :func:`two_areas`. For
+  the balanced accuracy, n is the number of classes times the number of examples of the rarest one.
+  See :mod:`coterie.data.deciding_tests`.
 - Otherwise, with three seeds or more, noise of the mean over clients is half the 95% interval of its
   difference over the seeds (Student's t). With fewer, half the interval over the clients takes its
   place. It includes real differences between clients, so it overestimates noise: a difference
   beyond it is significant, one within it is inconclusive. Noise of a single client is half the 95%
   interval over the seeds, with the variance over seeds pooled over all clients; with one seed it is
-  not known.
+  not known. Seeds that test on the same rows differ by training alone, so they count as one.
 """
 
 from __future__ import annotations
@@ -68,6 +71,34 @@ def two_shares(p: float, n: float) -> float:
     # A mean of shares may leave [0, 1] by rounding.
     p = min(max(p, 0.0), 1.0)
     return 2 * min(p, 1 - p) / n
+
+
+def two_areas(area: float, with_label: float, without_label: float) -> float:
+    """Return the variance of the difference of two areas under the ROC curve, of the same examples.
+
+    It is twice the variance of one area, as Hanley and McNeil estimate it from the area and the
+    numbers of examples (Radiology 143, 1982). Two models usually fail at the same examples, so that
+    their difference varies less.
+
+    Args:
+        area: The area of both in the long run.
+        with_label: The number of examples with the label.
+        without_label: The number of examples without it.
+
+    Example:
+        >>> round(1.96 * two_areas(0.75, 18, 72) ** 0.5, 3), round(1.96 * two_areas(0.75, 5, 19) ** 0.5, 3)
+        (0.197, 0.376)
+    """
+    # A mean of areas may leave [0, 1] by rounding.
+    area = min(max(area, 0.0), 1.0)
+    # The chances that two examples with the label are above one without it, and one above two.
+    two_above_one = area / (2 - area)
+    one_above_two = 2 * area**2 / (1 + area)
+    variance_of_pairs = area * (1 - area)
+    variance_of_pairs += (with_label - 1) * (two_above_one - area**2)
+    variance_of_pairs += (without_label - 1) * (one_above_two - area**2)
+    # With means of numbers below 1, the estimate could be negative.
+    return 2 * max(variance_of_pairs, 0.0) / (with_label * without_label)
 
 
 def examples_needed(p: float, difference: float) -> int | None:

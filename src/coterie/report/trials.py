@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.data.objective import METRICS
+from coterie.data.scenario import FEDERATION
 from coterie.pooling import ErrorSums
 from coterie.records.record import Record
 from coterie.records.shown import ClientId, Line, shown_as, sums_of
@@ -34,6 +35,11 @@ class Trial:
         averages_shares: Whether the main metric averages numbers from 0 to 1 over test examples, as an
             accuracy.
         data_digest: The digest of the data, or empty.
+        test_rows: A digest of the rows on which clients are tested: those of seeds with equal ones
+            are the same. Empty if it is not recorded.
+        deciding_tests: Client -> the numbers of test examples that decide the noise of its main
+            metric, see ``coterie.data.deciding_tests``; empty where this follows from the test
+            sizes, or is not known.
         last_decision: The last decision on the groups, as a sentence with its round, or empty.
         losses: Tested round -> honest client -> its loss on test data; empty where data drift.
         reference: The scores of constant predictions.
@@ -54,6 +60,8 @@ class Trial:
     averages_shares: bool
     data_digest: str
     last_decision: str
+    test_rows: str = ""
+    deciding_tests: Mapping[ClientId, Sequence[float]] = field(default_factory=dict)
     losses: Losses = field(default_factory=dict)
     reference: Reference = field(default_factory=Reference)
     testers: Mapping[ClientId, float] | None = None
@@ -112,6 +120,10 @@ def trial(run: Path | str, description: Mapping[str, Any], lines: Sequence[Line]
         averages_shares=_averages_shares(world, shown_as(lines[-1]).main, scores),
         data_digest=world.get("data", ""),
         last_decision=last_decision(lines),
+        # Equal data have equal tests. In a federation clients keep their own, of which there is no
+        # digest: a seed does not draw them anew.
+        test_rows=world.get("test_rows") or world.get("data") or FEDERATION,
+        deciding_tests=dict(zip(world["clients"], world.get("deciding_tests", ()), strict=False)),
         # Where data drift, a rising loss does not mean that learning has ended.
         losses={} if "drift" in world else losses,
         reference=Reference.of(world),

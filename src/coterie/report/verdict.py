@@ -138,7 +138,7 @@ def _row(contest: Contest, client: ClientId, fedavg: MethodTrials | None) -> dic
         if gain is None:
             gains.append(None)
         else:
-            needed = contest.test_size_needed(gain)
+            needed = contest.test_size_needed(client, gain)
             gains.append([gain.improvement, gain.noise, gain.sign, needed])
     return {
         "client": client,
@@ -296,52 +296,61 @@ def use(contest: Contest, recommendation: Recommendation) -> str:
 
 def _noise(contest: Contest) -> str:
     """Return when a difference is significant."""
-    if contest.noise_is_of_tests:
+    if not contest.noise_is_of_tests:
+        return f"{_noise_of_means(contest)} {_noise_of_single_clients(contest)}"
+    if contest.compares_areas:
         return (
-            "A difference is significant above 1.96·sqrt(2·min(p, 1 − p)/n) + 1/n, where n is the "
-            f"number of {contest.test_unit} and p the mean of both values: equally good models "
-            "exceed this in at most 5 % of tests, however their errors are related."
+            "A difference is significant above 1.96·sqrt(2·v) + 1/(2·m), where v is the variance of "
+            f"one {contest.metric} by Hanley and McNeil, for the mean of both values and the numbers "
+            f"of {contest.test_unit} with each label, and m the smaller number. Equally good models "
+            "whose errors are independent exceed this in about 5 % of tests, others less often."
             f"{_shared_tests(contest)}"
         )
-    return f"{_noise_of_means(contest)} {_noise_of_single_clients(contest)}"
+    number_of = f"the number of {contest.test_unit}"
+    if not contest.averages_shares:
+        number_of = f"the number of classes times that of the {contest.test_unit} of the rarest one"
+    return (
+        "A difference is significant above 1.96·sqrt(2·min(p, 1 − p)/n) + 1/n, where n is "
+        f"{number_of} and p the mean of both values: equally good models "
+        "exceed this in at most 5 % of tests, however their errors are related."
+        f"{_shared_tests(contest)}"
+    )
 
 
 def _noise_of_means(contest: Contest) -> str:
     num_seeds = len(contest.seeds)
-    if num_seeds >= MIN_SAMPLE:
+    repeated = ""
+    if contest.repeats_tests:
+        repeated = f"The {num_seeds} seeds have the same test rows, so they count as one. "
+    elif num_seeds >= MIN_SAMPLE:
         return (
             "A difference of means is significant if its 95 % interval over the "
             f"{num_seeds} seeds does not contain 0."
         )
     if contest.shares_tests:
         return (
-            f"With fewer than {MIN_SAMPLE} seeds, noise of a mean is not known, "
+            f"{repeated}With fewer than {MIN_SAMPLE} seeds, noise of a mean is not known, "
             "because clients share test examples."
         )
     return (
-        f"With fewer than {MIN_SAMPLE} seeds, a difference of means is significant if its 95 % "
+        f"{repeated}With fewer than {MIN_SAMPLE} seeds, a difference of means is significant if its 95 % "
         "interval over the clients does not contain 0; otherwise it is inconclusive."
     )
 
 
 def _noise_of_single_clients(contest: Contest) -> str:
-    if len(contest.seeds) == 1:
-        reason = f"{contest.metric} has no standard error"
+    if len(contest.seeds) == 1 or contest.repeats_tests:
+        why_no_error = f"{contest.metric} has no standard error"
         if contest.averages_shares:
-            reason = "the sizes of test sets are not recorded"
-        return f"For single clients noise is not known: {reason}, and there is one seed."
-    significant = (
+            why_no_error = "the sizes of test sets are not recorded"
+        why_no_spread = "there is one seed"
+        if contest.repeats_tests:
+            why_no_spread = "each seed has the same test rows"
+        return f"For single clients noise is not known: {why_no_error}, and {why_no_spread}."
+    return (
         "A difference of one client is significant if its 95 % interval over the "
         f"{len(contest.seeds)} seeds does not contain 0."
     )
-    # Equal digests mean that seeds drew the same data; an empty one is not recorded.
-    digests = {trial.data_digest for trial in contest.methods[0].trials.values()}
-    if len(digests) == 1 and digests != {""}:
-        return (
-            f"{significant} All seeds have the same test examples; noise of their choice is not "
-            "included."
-        )
-    return significant
 
 
 def _shared_tests(contest: Contest) -> str:
@@ -501,7 +510,7 @@ def for_client(contest: Contest, method: MethodTrials, client: ClientId) -> str:
         gain = None if rival is method else contest.client_gain(method, rival, client)
         if gain is None:
             continue
-        needed = contest.test_size_needed(gain)
+        needed = contest.test_size_needed(client, gain)
         remark = f" (about {needed} would be needed to be sure)" if needed else ""
         sentences.append(
             f"With {rival.label} it has {number(gain.rival_score)}: {SIGNIFICANCE[gain.sign]}{remark}."

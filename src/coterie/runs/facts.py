@@ -11,6 +11,7 @@ import torch
 from coterie.data.batches import Batch, Items, tensors
 from coterie.data.cautions import cautions
 from coterie.data.constant import constant
+from coterie.data.deciding_tests import deciding_tests, digest_of_tests
 from coterie.data.objective import METRICS, mean_probability
 from coterie.data.shared_tests import times_tested
 from coterie.data.target_scale import recorded
@@ -33,7 +34,8 @@ def world_facts(world: World) -> dict[str, Any]:
         hostile clients, a description from which a net like the clients' can be made, and facts
         about the data (the names of features and classes, the constants of a standardization).
         Sizes are those of the first time step. For the verdict: how many clients test each example,
-        what a constant prediction scores, and what the data warn of.
+        which rows these are, which of them decide the noise of the main metric, what a constant
+        prediction scores, and what the data warn of.
     """
     # Who the clients are, how much data they have, and a digest of it.
     client_ids = sorted(world.clients)
@@ -78,7 +80,14 @@ def world_facts(world: World) -> dict[str, Any]:
     return facts
 
 
-DERIVED_FACTS = ("constant", "testers", "cautions", "averages_shares")
+DERIVED_FACTS = (
+    "constant",
+    "testers",
+    "cautions",
+    "averages_shares",
+    "deciding_tests",
+    "test_rows",
+)
 """Facts about a world that follow from its data, and are for the verdict."""
 
 
@@ -89,6 +98,12 @@ def _facts_of_tests(world: World, client_ids: Sequence[int]) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "testers": [round(test_counts.get(client, 1.0), 6) for client in client_ids]
     }
+    # Which rows these are: seeds may repeat the same test.
+    facts["test_rows"] = digest_of_tests(world)
+    # The test examples on which the noise of a metric of a whole test set depends.
+    numbers_of_client = deciding_tests(world)
+    if numbers_of_client is not None:
+        facts["deciding_tests"] = [numbers_of_client[client] for client in client_ids]
     # What a constant prediction scores, for comparison with the models.
     reference = constant(world)
     if reference is not None:
