@@ -141,7 +141,12 @@ def test_a_client_has_its_nearest_client_in_its_group_and_in_another(tmp_path: P
         ("in another", 1, "cosine"),
     ]
     assert [one["value"] for one in nearest.values()] == pytest.approx([0.8, 0.2])
-    assert step["score_before"] == {"round": 1, "metric": "accuracy", "value": pytest.approx(0.1)}
+    assert step["score_before"] == {
+        "round": 1,
+        "metric": "accuracy",
+        "value": pytest.approx(0.1),
+        "personal": False,
+    }
     assert (step["score_after"]["round"], found["score"]["round"]) == (2, 3)
     assert found["truth"] == {"group": [0, 2], "with": [3], "without": [0]}
     assert [(p["clients"], p["first"], p["last"]) for p in found["path"]] == [

@@ -109,6 +109,8 @@ class Round:
         scaled: Client -> the factor by which its update was scaled down.
         names: Client -> its name, if clients have names.
         main: The name of the main metric; empty if it is unknown.
+        personal: Clients that are served by a personal model, which they train for themselves; not
+            those that only keep some layers.
         nets: Function of a client's models, rows ``(d,)``, its own values of layers, the client and
             the neighbours that serve it, which makes its net, see :meth:`model`. None if the engine
             has no such function. It is not pickled.
@@ -136,6 +138,7 @@ class Round:
     names: Mapping[Client, str] = field(default_factory=dict)
     main: str = ""
     sums: Mapping[Client, Mapping[str, ErrorSums]] = field(default_factory=dict)
+    personal: tuple[Client, ...] = ()
     nets: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
 
     @property

@@ -147,7 +147,7 @@ def digest_of_tests(world: World) -> str:
     for client in sorted(world.clients):
         test = world.clients[client].test
         order = test.index.argsort()
-        test_hash.update(test.index[order].contiguous().numpy())
+        test_hash.update(test.index[order].contiguous().numpy().tobytes())
         # Examples that are read item by item have no targets here.
         if test.targets is not None:
             for tensor in tensors(rows(test.targets, order)):

@@ -15,6 +15,7 @@ from typing import Any
 
 from coterie.boundary import Boundary, Wire
 from coterie.core import (
+    Assignment,
     Client,
     Cohort,
     Federation,
@@ -316,6 +317,7 @@ def round_steps(
     present_clients = present(roster.attendance, position)
     round_notes = list(notes_of_arrivals)
     round_tally = RoundTally()
+    personal_parts: set[str] = set()
     ends_round = False
     while not ends_round:
         if position.exchange - first_exchange == MAX_EXCHANGES:
@@ -327,6 +329,7 @@ def round_steps(
         check_declared(method, plan)
         for _, part in plan.leaves():
             wire.check(part, method.name)
+        personal_parts |= parts_with_personal_models(plan)
         answered_plan = answering(roster.attendance, plan, position.exchange, seed)
         replies, kept_values = yield answered_plan, position
         # The method takes its step with the replies.
@@ -368,10 +371,14 @@ def round_steps(
         roster.attendance.patience,
     )
     round_notes += notes_of_departures
+    assignment = method.assignment(position.state)
+    personal: tuple[Client, ...] = ()
+    if assignment.part in personal_parts:
+        personal = served_by_personal_models(assignment, position)
     return Round(
         number=position.round,
         position=position,
-        assignment=method.assignment(position.state),
+        assignment=assignment,
         notes=tuple(round_notes),
         refused=round_tally.refused,
         released=round_tally.released,
@@ -389,7 +396,34 @@ def round_steps(
         counted=round_tally.counted,
         scaled=round_tally.scaled,
         names=roster.client_names,
+        personal=personal,
     )
+
+
+def parts_with_personal_models(plan: Plan) -> set[str]:
+    """The names of the parts of a plan in which some client trains a personal model."""
+    return {
+        part_name
+        for part_name, part in plan.leaves()
+        if any(task.personal is not None for task in part.tasks.values())
+    }
+
+
+def served_by_personal_models(assignment: Assignment, position: Position) -> tuple[Client, ...]:
+    """The clients that an assignment serves by their personal models.
+
+    Args:
+        assignment: Which model serves which client, of a part with personal models.
+        position: The position after the round. In a federation the models stay at the clients, and
+            each that is not served plainly is taken to have one.
+    """
+    kept_values = position.kept.get(assignment.part)
+    served = []
+    for client in sorted(assignment.row):
+        has_own = kept_values is None or client in kept_values
+        if has_own and client not in assignment.plain:
+            served.append(client)
+    return tuple(served)
 
 
 @dataclass

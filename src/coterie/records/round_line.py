@@ -33,8 +33,9 @@ def line_of_round(finished_round: Round) -> Line:
     ``round`` and ``exchange`` are the numbers of completed rounds and exchanges. ``clients`` maps
     each id to ``group`` (its place in ``groups``) and, in a tested round, ``loss``, ``accuracy``
     and the other metrics on its test data; hostile clients have ``adversary``. ``sums`` maps ids to
-    the ``ErrorSums`` of the metrics that have some. ``notes`` hold the reasons why the method did
-    or did not act; ``similarity`` is the file of a note's matrices, or None.
+    the ``ErrorSums`` of the metrics that have some. ``personal`` are the clients
+    that a personal model serves. ``notes`` hold the reasons why the method did or did not act;
+    ``similarity`` is the file of a note's matrices, or None.
 
     Args:
         finished_round: The completed round.
@@ -64,6 +65,8 @@ def line_of_round(finished_round: Round) -> Line:
         "seconds": finished_round.seconds,
     }
     # The other entries are in the lines to which they apply.
+    if finished_round.personal:
+        recorded_line["personal"] = finished_round.personal
     if finished_round.sums:
         recorded_line["sums"] = {
             client: sums
@@ -111,10 +114,6 @@ def note_entry(note: Note, matrix_file_name: str | None) -> dict[str, Any]:
     criteria = []
     for criterion in note.criteria:
         # Readers need not compare the value with the bound again.
-        criteria.append({**asdict(criterion), "held": criterion.held})
-    criteria = []
-    for criterion in note.criteria:
-        # Whether the criterion holds is recorded too, so readers need not compare.
         criteria.append({**asdict(criterion), "held": criterion.held})
     return {
         "kind": note.kind,

@@ -92,6 +92,7 @@ class RoundEntry(TypedDict):
     seconds: dict[str, Number]
     released: NotRequired[dict[ClientKey, Count]]
     files: NotRequired[dict[str, str]]
+    personal: NotRequired[list[Count]]
     claimed: NotRequired[dict[ClientKey, Count]]
     counted: NotRequired[dict[ClientKey, Count]]
     scaled: NotRequired[dict[ClientKey, Number]]

@@ -105,6 +105,8 @@ class Shown:
         refusal_reasons = _table(self, recorded_line["refused"])
         for client_key, reason in refusal_reasons.items():
             refusal_reasons[client_key] = self.text(reason)
+        if "personal" in recorded_line:
+            shown_tables["personal"] = self.clients(recorded_line["personal"])
         return {
             **recorded_line,
             **shown_tables,
@@ -273,6 +275,11 @@ def _honest(client_entries: Mapping[str, Mapping[str, Any]]) -> dict[str, Mappin
         for client_key, client_entry in client_entries.items()
         if not client_entry.get("adversary")
     }
+
+
+def personal_clients(recorded_line: Line) -> frozenset[ClientId]:
+    """Return the clients that a personal model serves after a round; empty if that is not recorded."""
+    return frozenset(recorded_line.get("personal", ()))
 
 
 def mean_of(

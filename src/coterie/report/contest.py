@@ -163,6 +163,12 @@ class Contest:
                 score_of_seed[seed] = score
         return score_of_seed
 
+    def seeds_with_personal_model(self, method: MethodTrials, client: ClientId) -> int:
+        """Return the number of seeds with which a client's score is that of its personal model."""
+        return sum(
+            client in method.trials[seed].personal.get(self.round or 0, ()) for seed in self.seeds
+        )
+
     def client_score(self, method: MethodTrials, client: ClientId) -> float | None:
         """Return a client's main metric with a method, the mean over seeds; None without a test."""
         scores = self.seed_scores(method, client)

@@ -91,6 +91,8 @@ def _mean_number(contest: Contest, method: MethodTrials) -> dict[str, Any]:
         )
         label = method.label
         about = num_groups if len(contest.seeds) == 1 else f"{num_groups} on average"
+        if method.num_personal:
+            about = f"{about}, {method.num_personal:.3g} of the clients with a personal model"
     _, worst = _worst(contest, method)
     return {"value": contest.mean_score(method), "label": label, "about": about, "worst": worst}
 

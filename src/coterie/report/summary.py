@@ -50,6 +50,8 @@ def summary(run: Folder) -> Summary:
         - limits (when the run ends) and finished (whether it has ended)
         - groups and true_groups: lists of lists of client ids; true_groups is None if not known,
           and where data drift that of the last completed round
+        - personal: the clients that are served by a personal model, which they train for themselves,
+          instead of the model of their group
         - ari: the adjusted Rand index of groups and true_groups over the clients that are present,
           or None
         - adversaries, and isolated: the share of them that is isolated, or None
@@ -115,6 +117,7 @@ def summarised(
         "limits": {"rounds": num_rounds, "target": target_mean},
         "finished": ends(last_line, num_rounds, target_mean),
         "groups": last_line["groups"],
+        "personal": list(last_line.get("personal", ())),
         "true_groups": truth_at(world, last_line["round"]),
         "ari": agreement_at(world, last_line),
         "adversaries": adversaries,

@@ -11,7 +11,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from coterie.printable import printable
-from coterie.records.shown import Line, mean_of, shown_as
+from coterie.records.shown import Line, mean_of, personal_clients, shown_as
 from coterie.report.console import console as console
 from coterie.report.group_tree import Group, history
 from coterie.report.setting_differences import differences, unequal, world_titles
@@ -34,6 +34,10 @@ def _branch(group: Group, tested_line: Line | None, parent: Tree | None) -> Tree
     score = None if tested_line is None else mean_of(tested_line, group.clients)
     if tested_line is not None and score is not None:
         label.append(f"  {shown_as(tested_line).main} {score:.3f}", style="cyan")
+        served_personally = personal_clients(tested_line) & set(group.clients)
+        if served_personally and not group.parts:
+            models = "model" if len(served_personally) == 1 else "models"
+            label.append(f", {len(served_personally)} with personal {models}", style="cyan")
     # Why it was divided, or why not.
     if group.parts and group.round is not None:
         label.append(f"\nround {group.round}: ", style="yellow")
@@ -75,8 +79,9 @@ Cells = list[tuple[str, str]]
 def table(summaries: Sequence[Summary]) -> Table:
     """Return a table with one row per run.
 
-    The columns are the mean and worst score over clients, the groups, their agreement with the true
-    groups, traffic and time. With one metric the table fits into 80 columns.
+    The columns are the mean and worst score over clients, the groups, the number of clients with
+    personal models (own) where there are some, the agreement with the true groups, traffic and
+    time. With one metric the table fits into 80 columns.
 
     Args:
         summaries: The summaries of the runs.
@@ -84,6 +89,7 @@ def table(summaries: Sequence[Summary]) -> Table:
     # Columns that only some tables have.
     has_seeds = len({run["seed"] for run in summaries}) > 1
     has_adversaries = any(run.get("isolated") is not None for run in summaries)
+    has_personal = any(run.get("personal") for run in summaries)
     other_metrics = _other_metrics(summaries)
     rows = []
     for run in summaries:
@@ -97,7 +103,10 @@ def table(summaries: Sequence[Summary]) -> Table:
             ("worst", decimals(score.get("worst"))),
         ]
         cells += [(metric, decimals(run.get(metric))) for metric in other_metrics]
-        cells += [("groups", str(len(run["groups"]))), ("ARI", decimals(run["ari"], 2))]
+        cells.append(("groups", str(len(run["groups"]))))
+        if has_personal:
+            cells.append(("own", str(len(run["personal"]))))
+        cells.append(("ARI", decimals(run["ari"], 2)))
         if has_adversaries:
             cells.append(("isolated", decimals(run["isolated"], 2)))
         cells += [

@@ -11,7 +11,7 @@ from coterie.data.objective import METRICS
 from coterie.data.scenario import FEDERATION
 from coterie.pooling import ErrorSums
 from coterie.records.record import Record
-from coterie.records.shown import ClientId, Line, shown_as, sums_of
+from coterie.records.shown import ClientId, Line, personal_clients, shown_as, sums_of
 from coterie.report.gathered import examines_groups
 from coterie.report.learning import Losses
 from coterie.report.limits import Limit, limited
@@ -35,6 +35,7 @@ class Trial:
         averages_shares: Whether the main metric averages numbers from 0 to 1 over test examples, as an
             accuracy.
         data_digest: The digest of the data, or empty.
+        personal: Round -> the clients that a personal model served after it, where there were some.
         test_rows: A digest of the rows on which clients are tested: those of seeds with equal ones
             are the same. Empty if it is not recorded.
         deciding_tests: Client -> the numbers of test examples that decide the noise of its main
@@ -60,6 +61,7 @@ class Trial:
     averages_shares: bool
     data_digest: str
     last_decision: str
+    personal: Mapping[int, frozenset[ClientId]] = field(default_factory=dict)
     test_rows: str = ""
     deciding_tests: Mapping[ClientId, Sequence[float]] = field(default_factory=dict)
     losses: Losses = field(default_factory=dict)
@@ -120,6 +122,7 @@ def trial(run: Path | str, description: Mapping[str, Any], lines: Sequence[Line]
         averages_shares=_averages_shares(world, shown_as(lines[-1]).main, scores),
         data_digest=world.get("data", ""),
         last_decision=last_decision(lines),
+        personal={line["round"]: personal_clients(line) for line in lines if "personal" in line},
         # Equal data have equal tests. In a federation clients keep their own, of which there is no
         # digest: a seed does not draw them anew.
         test_rows=world.get("test_rows") or world.get("data") or FEDERATION,
@@ -237,6 +240,11 @@ class MethodTrials:
     def summaries(self) -> list[Summary]:
         """The summaries of its runs."""
         return [trial.summary for trial in self.trials.values()]
+
+    @property
+    def num_personal(self) -> float:
+        """The mean number of clients that a personal model serves, over the seeds."""
+        return mean_value(len(summary["personal"]) for summary in self.summaries)
 
     @property
     def mean_groups(self) -> float:

@@ -36,8 +36,8 @@ def verdict(contest: Contest, method: MethodTrials | None = None) -> dict[str, A
             baseline.
 
     Returns:
-        Sentences, each empty if there is nothing to say: constant (what always predicting the same
-        scores), warnings (a list: what must be said before anything else, see
+        Sentences, each empty if there is nothing to say: personal (whom personal models serve),
+        constant (what always predicting the same scores), warnings (a list: what must be said before anything else, see
         :func:`~coterie.report.warnings.warnings`), by_time (how test examples follow the others in
         time), found (how many groups), why (the last decision), better (a list: the comparison with
         each baseline), use (the recommended method and for whom), noise (when a difference is
@@ -64,6 +64,7 @@ def verdict(contest: Contest, method: MethodTrials | None = None) -> dict[str, A
         "by_time": method.first.by_time,
         "found": groups_found(method),
         "groups": method.first.summary["groups"],
+        "personal": personal_models(method),
         "why": _why(method),
         "better": better,
         "use": use(contest, recommend(contest)) if is_tested and is_comparison else "",
@@ -108,7 +109,8 @@ def table(contest: Contest) -> dict[str, Any] | None:
         round, seeds, metric, better, methods (the labels, best first), over (the label of FedAvg's
         column, or None), means (of each method, over the clients), pooled (whether these are of all
         test rows together), and rows: client, tests (number of test examples or None), values (of
-        each method, or None), and gains (of each method over FedAvg: ``[by, noise, sign, needed]``
+        each method, or None), personal (for each method, the number of seeds with which the value is
+        that of a personal model), and gains (of each method over FedAvg: ``[by, noise, sign, needed]``
         or None, see :meth:`~coterie.report.contest.Contest.test_size_needed`). None if no round was
         tested.
     """
@@ -144,6 +146,9 @@ def _row(contest: Contest, client: ClientId, fedavg: MethodTrials | None) -> dic
         "client": client,
         "tests": contest.test_size(client),
         "values": [contest.client_score(method, client) for method in contest.methods],
+        "personal": [
+            contest.seeds_with_personal_model(method, client) for method in contest.methods
+        ],
         "gains": gains,
     }
 
@@ -167,6 +172,24 @@ def groups_found(method: MethodTrials) -> str:
         )
     agreement = _agreement([summary["ari"] for summary in method.summaries])
     return f"{method.label} found {groups_in_words}{seeds_in_words}{agreement}."
+
+
+def personal_models(method: MethodTrials) -> str:
+    """Return which clients are served by personal models, as a sentence; empty if none is."""
+    # Of several seeds, the first whose groups are shown.
+    summary = method.first.summary
+    seed = f" (with seed {min(method.trials)})" if len(method.trials) > 1 else ""
+    clients = summary["personal"]
+    num_clients = sum(map(len, summary["groups"]))
+    if not clients:
+        return ""
+    if len(clients) == num_clients:
+        return f"Each client is served by a personal model{seed}."
+    shared = "that of their group" if len(summary["groups"]) > 1 else "the model of all"
+    verb = "is" if len(clients) == 1 else "are"
+    own_models = "a personal model" if len(clients) == 1 else "personal models"
+    subject = who(clients)
+    return f"{subject[:1].upper()}{subject[1:]} {verb} served by {own_models}, the others by {shared}{seed}."
 
 
 def _agreement(rand_indices: list[float | None]) -> str:
@@ -454,8 +477,7 @@ def paragraphs(verdict: Mapping[str, Any], is_comparison: bool = True) -> list[t
         texts.append((verdict["constant"], False))
     texts += [(sentence, True) for sentence in verdict["warnings"]]
     texts += [(sentence, False) for sentence in comparisons]
-    if verdict["by_time"]:
-        texts.append((verdict["by_time"], False))
+    texts += [(verdict[key], False) for key in ("personal", "by_time") if verdict[key]]
     return texts
 
 
@@ -467,7 +489,7 @@ def sentences(verdict: Mapping[str, Any]) -> list[str]:
     """
     # The groups follow in the same sentence.
     groups = f"{verdict['found'].removesuffix('.')}{_group_names(verdict['groups'])}."
-    parts = [*verdict["warnings"], groups, verdict["by_time"]]
+    parts = [*verdict["warnings"], groups, verdict["personal"], verdict["by_time"]]
     if verdict["better"] or verdict["warnings"]:
         parts += [verdict["constant"], *verdict["better"]]
     return [part for part in parts if part]

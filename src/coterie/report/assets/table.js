@@ -53,11 +53,11 @@ function clientTable(run, ui) {
     { name: "group", left: true, about: "Its group after the last round", value: (c) => c.node, show: (c) => (c.node < 0 ? "absent" : [h("span", { class: "swatch", style: `background:${run.colour.node(c.node)}` }), named(run, c.node)]) },
     run.true_groups && { name: "true group", left: true, less: true, about: "From the data; hidden from all methods", value: (c) => c.truth, show: (c) => [h("span", { class: "swatch", style: `background:${run.colour.truth(c.truth)}` }), letter(c.truth), c.adversary ? " (adversary)" : ""] },
     { name: "examples", less: true, about: "Training examples", value: (c) => c.examples, show: (c) => number(c.examples) },
-    { name: run.metric, about: "On its own test data, as last tested", value: (c) => c.score, show: (c) => score(run, c.score) },
+    { name: run.metric, about: "On its own test data, as last tested", value: (c) => c.score, show: (c) => [score(run, c.score), c.personal.includes(lastTested(run)) && ownMark("of its personal model")] },
     run.gains && { name: "over fedavg", about: `How much better its ${run.metric} is than with FedAvg, both in round ${run.gains.round}`,
       value: (c) => gain(c)[0], show: (c) => (gain(c).length ? gained(...gain(c), `fedavg in round ${run.gains.round}`) : "–") },
     { name: "loss", less: true, about: "On its own test data, as last tested", value: (c) => c.loss, show: (c) => number(c.loss) },
-    { name: "with the model of each group on its path", left: true, less: true, about: "As last tested in each group; the best is underlined", value: (c) => c.path.length, show: (c) => way(run, c) },
+    { name: "with the model of each group on its path", left: true, less: true, about: "As last tested in each group; the best is underlined; (own): of the client's personal model", value: (c) => c.path.length, show: (c) => way(run, c) },
     { name: "best", left: true, less: true, about: "The group on its path whose model was best for it", value: (c) => c.best, show: (c) => (known(c.best) ? named(run, c.best) : "–") },
     { name: "missed", less: true, about: "Rounds in which it was asked and did not answer", value: (c) => c.silent, show: (c) => number(c.silent) },
     run.clients.some((c) => c.refused) && { name: "refused", less: true, about: "Replies that were refused", value: (c) => c.refused, show: (c) => number(c.refused) },
@@ -79,10 +79,13 @@ function clientTable(run, ui) {
   ui.follow.push(() => table.fill());
   return h("div", {}, h("div", { class: "controls" }, h("label", {}, "only ", filter), count), h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table of clients" }, table));
 }
+/** Marks a number that is of a client's personal model, and not of its group's. */
+const ownMark = (title) => h("span", { class: "own", title }, " (own)");
+const lastTested = (run) => run.scores.rounds[run.scores.rounds.length - 1];
 const signed = (value) => (known(value) ? `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}` : "–");
 function way(run, client) {
   return client.path.map(([node, round, value], i) => [
     i ? " → " : "", h("span", { class: node === client.best ? "best" : null, title: known(round) ? `as tested in round ${round}` : "never tested" },
-      `${named(run, node)} ${known(value) ? value.toFixed(2) : "–"}`),
+      `${named(run, node)} ${known(value) ? value.toFixed(2) : "–"}`, client.personal.includes(round) && ownMark(`of its personal model, as tested in round ${round}`)),
   ]);
 }

@@ -38,6 +38,7 @@ function hero(doc, said, run, i) {
       h("h1", { id: `verdict-title-${i}` }, `${claim}.`),
       reason && h("p", { class: "reason" }, worded(`${reason[0].toUpperCase()}${reason.slice(1)}`)),
       headline && heroFacts(headline),
+      said.personal && h("p", { class: "quiet" }, worded(said.personal)),
       unfinished.length > 0 && h("p", { class: "unfinished" }, `Not finished: ${unfinished.slice(0, 4).join("; ")}${unfinished.length > 4 ? "; …" : ""}.`),
       said.warnings.map((text) => h("p", { class: "warning" }, worded(text))),
       h("p", {}, h("a", { href: `#details-${i}` }, "Why, and for whom"))),
@@ -48,7 +49,7 @@ function hero(doc, said, run, i) {
 function details(said, run, i) {
   const lead = said.use || said.found;
   return h("div", { class: "details", id: `details-${i}` },
-    h("section", {}, h("h2", {}, "The groups"), lead !== said.found && h("p", {}, worded(said.found)), run && groupsNow(run)),
+    h("section", {}, h("h2", {}, "The groups"), lead !== said.found && h("p", {}, worded(said.found)), said.personal && h("p", {}, worded(said.personal)), run && groupsNow(run)),
     said.why && h("section", {}, h("h2", {}, "Why"), h("p", {}, worded(said.why))),
     h("section", {}, h("h2", {}, "Is it better?"),
       said.better.map((text) => h("p", {}, worded(text))),
@@ -63,10 +64,12 @@ function details(said, run, i) {
 function groupsNow(run) {
   const ids = [...new Set(run.clients.map((client) => client.node))].filter((id) => id >= 0);
   const item = (id) => {
-    const there = run.clients.filter((client) => client.node === id).map((client) => client.id);
+    const inGroup = run.clients.filter((client) => client.node === id);
+    const there = inGroup.map((client) => client.id);
+    const own = inGroup.filter((client) => client.personal_now).length;
     return h("li", {}, h("span", { class: "swatch", style: `background:${run.colour.node(id)}` }), h("b", {}, named(run, id)),
       ` ${plural(there.length, "client")}: ${members(there)}`,
-      known(run.nodes[id].score) && h("span", { class: "quiet" }, ` · ${run.metric} ${score(run, run.nodes[id].score)}`));
+      known(run.nodes[id].score) && h("span", { class: "quiet" }, ` · ${run.metric} ${score(run, run.nodes[id].score)}${own ? `, ${own === there.length ? "all" : own} with personal models` : ""}`));
   };
   return h("ul", { class: "now" }, ids.slice(0, GROUPS_LISTED).map(item),
     ids.length > GROUPS_LISTED && h("li", { class: "quiet" }, `and ${ids.length - GROUPS_LISTED} more`));
@@ -77,14 +80,14 @@ function clientsByMethod(said, run) {
   const { table } = said;
   const nodes = new Map(run ? run.clients.map((client) => [client.id, client.node]) : []);
   const swatch = (client) => nodes.get(client) >= 0 && h("span", { class: "swatch", style: `background:${run.colour.node(nodes.get(client))}` });
-  const cell = (value, gain) => [h("span", {}, score(table, value)), gain && [" ", gained(gain[0], gain[2], table.over, gain[3])]];
+  const cell = (value, gain, personal) => [h("span", {}, score(table, value)), personal > 0 && ownMark(personal === table.seeds.length ? "of its personal model" : `of its personal model with ${personal} of ${plural(table.seeds.length, "seed")}`), gain && [" ", gained(gain[0], gain[2], table.over, gain[3])]];
   const needs = table.rows.map((row) => Math.max(...row.gains.filter((gain) => gain && known(gain[3])).map((gain) => gain[3])));
   const needsOf = new Map(table.rows.map((row, i) => [row.client, Number.isFinite(needs[i]) ? needs[i] : null]));
   const columns = [
     { name: "client", left: true, about: "Colours are the groups", value: (r) => r.client, show: (r) => [swatch(r.client), String(r.client)] },
     { name: "tests", less: true, about: "Number of test examples, or of their subjects", value: (r) => r.tests, show: (r) => number(r.tests) },
     ...table.methods.map((method, i) => ({
-      name: method, about: `${table.metric} in round ${table.round}`, value: (r) => r.values[i], show: (r) => cell(r.values[i], r.gains[i]),
+      name: method, about: `${table.metric} in round ${table.round}`, value: (r) => r.values[i], show: (r) => cell(r.values[i], r.gains[i], r.personal[i]),
     })),
     needs.some(Number.isFinite) && { name: "to be sure", less: true, about: "Test examples needed to be sure of a difference that is not significant, if it stays the same",
       value: (r) => needsOf.get(r.client), show: (r) => (known(needsOf.get(r.client)) ? `needs ~${about(needsOf.get(r.client))}` : "") },
@@ -97,7 +100,8 @@ function clientsByMethod(said, run) {
   const unsure = table.rows.some((row) => row.gains.some((gain) => gain && !known(gain[2])));
   const marks_ = table.over && table.methods.length > 1
     ? `Differences are from ${table.over}: ▲ significantly better, ▼ significantly worse, ≈ no significant difference${unsure ? ", ? noise is not known" : ""}.${needs.some(Number.isFinite) ? " Where it is not significant, more test examples could tell: how many, if the difference stayed the same, is in the last column." : ""}` : "";
-  return [h("h2", {}, `${table.metric[0].toUpperCase()}${table.metric.slice(1)} of each client in round ${table.round}${seeds}`), h("p", { class: "about" }, worded(marks_)),
+  const own = table.rows.some((row) => row.personal.some(Boolean)) ? " (own): of the client's personal model." : "";
+  return [h("h2", {}, `${table.metric[0].toUpperCase()}${table.metric.slice(1)} of each client in round ${table.round}${seeds}`), h("p", { class: "about" }, worded(`${marks_}${own}`)),
     h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Clients by method" },
       sortable(columns, table.rows, order, { caption: "Clients by method", foot: means }))];
 }

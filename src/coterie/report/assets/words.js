@@ -16,6 +16,7 @@ const WORDS = {
   splithalf: ["split-half", "A method that trains every client on two random halves of its data: clients that differ more than their own halves do belong into different groups."],
   probe: ["probe", "A round in which every client also trains on two random halves of its data, to test whether clients differ more than chance."],
   candidate: ["not in use", "The method has found these groups, but clients still use other models, because the groups' models are not better yet."],
+  personal: ["personal model", "A client's own version of the model that it shares: it trains it further on its data, and uses it only if it is better."],
   constant: ["always predicting the same", "What a model that has learned nothing would score: the most frequent class, or the mean."],
 };
 
@@ -27,6 +28,7 @@ const PATTERNS = [
   ["splithalf", /split-half/],
   ["probe", /\bprobes?\b/],
   ["candidate", /not in use/],
+  ["personal", /personal models?/],
   ["shared", /one model for all/i],
   ["alone", /training alone/i],
   ["constant", /always predicting (the same|class \S+)/i],

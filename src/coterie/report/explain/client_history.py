@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from coterie.methods.tuned import EXPECTED_GAIN
-from coterie.records.shown import ClientId, Line, shown_as
+from coterie.records.shown import ClientId, Line, personal_clients, shown_as
 from coterie.report.explain import run_history
 from coterie.report.explain.decision import decision, member
 from coterie.report.explain.run_history import Paragraph
@@ -69,6 +69,7 @@ def client_history(history: RunHistory, asked: ClientId) -> dict[str, Any]:
         "steps": step_entries,
         "choices": list(map(decision, choices)),
         "personal": _personal(choices, client),
+        "personal_now": client in personal_clients(history.lines[-1]),
         "unchanged": num_unchanged,
         "standing": standing_entries,
         "silent": silent_rounds,
@@ -161,14 +162,19 @@ def _step(history: RunHistory, note: NoteView, client: ClientId) -> dict[str, An
 
 
 def _score(lines: Iterable[Line], client: ClientId) -> dict[str, Any] | None:
-    """Return the client's first value of the main metric in ``lines``, its round, and the metric."""
+    """Return the client's first value of the main metric in ``lines``, its round, and whether it is of its personal model."""
     for line in lines:
         if not line["tested"]:
             continue
         metric = shown_as(line).main
         value = line["clients"].get(str(client), {}).get(metric)
         if value is not None:
-            return {"round": line["round"], "metric": metric, "value": value}
+            return {
+                "round": line["round"],
+                "metric": metric,
+                "value": value,
+                "personal": client in personal_clients(line),
+            }
     return None
 
 
@@ -243,6 +249,8 @@ def _group_words(explanation: dict[str, Any]) -> list[Paragraph]:
     paragraphs = [
         (0, f"It is with {who(companions)}." if companions else "It is alone in its group.")
     ]
+    if explanation["personal_now"]:
+        paragraphs.append((0, "It is served by its personal model, not by that of its group."))
     # True groups are known in simulations only.
     truth = explanation["truth"]
     if truth is not None:
@@ -294,7 +302,8 @@ def _described(step: dict[str, Any], explanation: dict[str, Any]) -> list[Paragr
     scores_in_words = []
     for time, score in scores.items():
         if score is not None:
-            scores_in_words.append(f"{score['value']:.3f} {time} (round {score['round']})")
+            kind = ", personal model" if score["personal"] else ""
+            scores_in_words.append(f"{score['value']:.3f} {time} (round {score['round']}{kind})")
     if scores_in_words:
         paragraphs.append((2, f"Its {explanation['metric']}: {', '.join(scores_in_words)}."))
     return paragraphs
@@ -304,7 +313,7 @@ def _path_words(explanation: dict[str, Any]) -> list[Paragraph]:
     """The last groups that the client was in, with its score in each."""
     path = explanation["path"]
     metric = explanation["metric"].upper()
-    paragraphs = [(0, f"ITS GROUPS, AND ITS {metric} WITH THE MODEL OF EACH")]
+    paragraphs = [(0, f"ITS GROUPS, AND ITS {metric} IN EACH")]
     num_hidden = len(path) - MAX_STEPS_SHOWN
     if num_hidden > 0:
         paragraphs.append((1, f"... {count(num_hidden, 'earlier group')} ..."))
@@ -316,7 +325,8 @@ def _path_words(explanation: dict[str, Any]) -> list[Paragraph]:
         score = stay["score"]
         tested = "not tested"
         if score:
-            tested = f"{score['metric']} {score['value']:.3f} in round {score['round']}"
+            kind = " with its personal model" if score["personal"] else ""
+            tested = f"{score['metric']} {score['value']:.3f}{kind} in round {score['round']}"
         paragraphs.append((1, f"{span}: {who(stay['clients'])}; {tested}."))
     return paragraphs
 

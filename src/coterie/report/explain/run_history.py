@@ -9,7 +9,7 @@ from typing import Any
 
 from coterie.methods import METHODS
 from coterie.methods.tuned import EXPECTED_GAIN
-from coterie.records.shown import ClientId, Line, mean_of, shown_as
+from coterie.records.shown import ClientId, Line, mean_of, personal_clients, shown_as
 from coterie.report.contest import Contest
 from coterie.report.explain.decision import decision
 from coterie.report.explain.view import Clients, NoteView, RunHistory, clients_of
@@ -209,6 +209,7 @@ def _standing(history: RunHistory, notes: Sequence[NoteView], group: Clients) ->
     return {
         "clients": list(group),
         "score": tested_line and mean_of(tested_line, group),
+        "personal": sorted(personal_clients(history.lines[-1]) & set(group)),
         "decision": note and decision(note),
     }
 
@@ -485,6 +486,10 @@ def _standing_words(explanation: dict[str, Any]) -> list[Paragraph]:
         name = f"{clients[:1].upper()}{clients[1:]}"
         if group["score"] is not None:
             name = f"{name}, mean {explanation['metric']} {group['score']:.3f}"
+        if group["personal"]:
+            num_personal = len(group["personal"])
+            number_served = "each" if num_personal == len(group["clients"]) else num_personal
+            name = f"{name}, {number_served} served by a personal model"
         decision_of_group = group["decision"]
         # A decision about all groups is not repeated.
         if decision_of_group is None or decision_of_group == decision_of_all:

@@ -21,7 +21,16 @@ from coterie.files import Folder
 from coterie.methods import METHODS
 from coterie.printable import printable
 from coterie.records.record import Record
-from coterie.records.shown import ClientId, Line, Shown, mean_of, pooled_over, shown_as, sums_of
+from coterie.records.shown import (
+    ClientId,
+    Line,
+    Shown,
+    mean_of,
+    personal_clients,
+    pooled_over,
+    shown_as,
+    sums_of,
+)
 from coterie.records.text_files import finite
 from coterie.report.colours import group_colours
 from coterie.report.compared import side_by_side
@@ -376,7 +385,11 @@ def client_rows(run: Gathered) -> list[dict[str, Any]]:
         - examples, truth (number of its true group), adversary
         - score (the main metric) and loss, as last tested
         - path: ``[node, round, score]`` of each group it was in, as last tested there
-        - best: the id of the group on the path where its score was best
+        - best: the id of the group on the path where its score was best; None if a personal model
+          serves it now
+        - personal: the tested rounds in which a personal model served it, of those on the path and
+          the last one
+        - personal_now: whether a personal model serves it
         - silent: the number of rounds in which it was asked and did not answer
         - refused: the number of its replies that were refused
     """
@@ -391,11 +404,24 @@ def client_rows(run: Gathered) -> list[dict[str, Any]]:
         refused_replies.update(list(line["refused"]))
     tests_of_client = client_tests(run.lines)
     naming = shown_as(run.lines[-1])
+    personal_of_round = {line["round"]: personal_clients(line) for line in run.lines}
+    served_personally = personal_clients(run.lines[-1])
     table_rows = []
     for client, nodes in zip(run.clients, run.members, strict=True):
         tests = tests_of_client.get(client, {})
         last_test = tests[max(tests)] if tests else {}
         path = group_path(nodes, tests, naming.main)
+        # Rounds are numbered from 1.
+        shown_rounds = {round for _, round, _ in path if round is not None}
+        if tests:
+            shown_rounds.add(max(tests) + 1)
+        personal_rounds = [
+            round for round in sorted(shown_rounds) if client in personal_of_round[round]
+        ]
+        best = None
+        # Scores of personal models say nothing of a group.
+        if client not in served_personally:
+            best = best_group([stay for stay in path if stay[1] not in personal_rounds], naming)
         table_rows.append(
             {
                 "id": client,
@@ -406,7 +432,9 @@ def client_rows(run: Gathered) -> list[dict[str, Any]]:
                 "score": last_test.get(naming.main),
                 "loss": last_test.get("loss"),
                 "path": path,
-                "best": best_group(path, naming),
+                "best": best,
+                "personal": personal_rounds,
+                "personal_now": client in served_personally,
                 "silent": silent_rounds[client],
                 "refused": refused_replies[str(client)],
             }
