@@ -97,7 +97,7 @@ class Shown:
         if not self.labels:
             return {**recorded_line, SHOWN_KEY: self}
         # Tables by client, lists of clients, and texts that name clients.
-        shown_tables = {
+        shown_tables: dict[str, Any] = {
             table_key: _table(self, recorded_line[table_key])
             for table_key in _TABLES_BY_CLIENT
             if table_key in recorded_line
