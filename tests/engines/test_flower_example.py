@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -72,31 +69,6 @@ def test_sites_read_their_files_and_one_that_differs_is_refused(tmp_path: Path) 
     assert [line["answered"] for line in lines] == [2, 2], said
     (refusal,) = re.findall(r"^(client west refused: .*classes.*)$", SITES, re.MULTILINE)
     assert refusal in said
-
-
-@pytest.mark.parametrize(
-    ("classes", "cells"), [(["0", "1"], "01"), (["False", "True"], ["False", "True"])]
-)
-def test_the_classes_of_a_site_are_text(classes: list[str], cells: Any, tmp_path: Path) -> None:
-    pytest.importorskip("pandas")
-    spec = importlib.util.spec_from_file_location(
-        "sites_task", ROOT / "examples" / "flower_csv" / "sites_app" / "task.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    task = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(task)
-    (tmp_path / "schema.toml").write_text(
-        f"columns = ['m']\ntargets = ['ill']\nclasses = {json.dumps(classes)}\n"
-    )
-    rows = [f"{number},{cells[number % 2]}" for number in range(20)]
-    (tmp_path / "records.csv").write_text("\n".join(["m,ill", *rows]))
-    context = SimpleNamespace(node_config={"folder": str(tmp_path)}, run_config={})
-    assert task.schema(context).classes == tuple(classes)
-    assert len(task.load(context).train) == 16
-    # A missing class is a class that nobody agreed on.
-    (tmp_path / "records.csv").write_text("\n".join(["m,ill", *rows, "3,"]))
-    assert task.schema(context).classes == ("", *classes)
 
 
 def sites_are_made(folder: Path) -> None:

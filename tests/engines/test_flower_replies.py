@@ -492,12 +492,22 @@ def test_of_a_traceback_the_last_line_says_why() -> None:
     assert done.refused[0] == "its app failed: KeyError: 'age'"
 
 
-def test_a_failure_says_nothing_to_a_terminal() -> None:
-    done = one_round(
-        FedAvg(),
-        lambda content: Error(code=2, reason="\x1b[2J\x1b]0;mine\x07\u202eoops\n" + "x" * 10**6),
+def test_in_a_simulation_the_message_of_the_app_says_why() -> None:
+    files = "\n".join(f'  File "app.py", line {number}' for number in range(300))
+    reason = (
+        f"<class 'ray.exceptions.RayTaskError(ClientAppException)'>:<'ray::actor()\n{files}\n"
+        "flwr.clientapp.client_app.ClientAppException: \n"
+        "Exception ClientAppException occurred. Message: no such folder: /data'>"
     )
-    assert done.refused[0].startswith("its app failed: [2J ]0;mine oops xxx")
+    done = one_round(FedAvg(), lambda content: Error(code=2, reason=reason))
+    assert done.refused[0] == "its app failed: no such folder: /data"
+
+
+def test_a_failure_says_nothing_to_a_terminal_and_keeps_the_end() -> None:
+    reason = "x" * 10**6 + "\x1b[2J\x1b]0;mine\x07\u202eoops\nno rows'>"
+    done = one_round(FedAvg(), lambda content: Error(code=2, reason=reason))
+    assert done.refused[0].startswith("its app failed: ...xxx")
+    assert done.refused[0].endswith("xxx [2J ]0;mine oops no rows'>")
     assert done.refused[0].isprintable()
     assert len(done.refused[0]) == messages.MAX_TEXT_LENGTH
 

@@ -12,6 +12,7 @@ from torch import nn
 
 import coterie
 from coterie import ClientData, Schema
+from coterie.data.tasks import label_texts
 
 
 def net() -> nn.Module:
@@ -33,9 +34,12 @@ def site(context: Context) -> str:
 
 
 def records(context: Context, target: str) -> pd.DataFrame:
-    """The site's file, with the classes as text: 0 and 1 are the classes "0" and "1"."""
-    frame = pd.read_csv(folder(context) / "records.csv", dtype={target: str})
-    return frame.assign(**{target: frame[target].fillna("")})
+    """The site's rows, read as in the trial: only an empty field is missing, and labels are names of classes."""
+    path = folder(context) / "records.csv"
+    frame = pd.read_csv(path, keep_default_na=False, na_values=[""], low_memory=False)
+    # A label such as 0 or True is the class "0" or "True" of schema.toml.
+    frame[target] = label_texts(frame, target, "records.csv")
+    return frame
 
 
 def schema(context: Context) -> Schema:

@@ -15,12 +15,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from coterie.data.spelling import name_of
 from coterie.files import read_toml_file
 from coterie.printable import printable
 from coterie.settings import SettingError, UserError, nearest
@@ -100,7 +102,8 @@ class Schema:
         targets: Names of the targets, in order.
         task: ``"classification"``, ``"multi-label"`` or ``"regression"``, or the form of the
             targets.
-        classes: Names of the classes, in the order of their numbers.
+        classes: Names of the classes, in the order of their numbers. A boolean or a whole number is
+            the name "True" or "0", as in the classes of a world.
         scaling: ``"none"``, ``"shared"`` or ``"own"``. With ``"own"`` each client may have other
             constants.
         means: The means that were subtracted from the inputs, one per column or channel.
@@ -171,6 +174,9 @@ class Schema:
             raise SettingError(f"Schema.{field_name} must be a list of {kind}, got {entries!r:.60}")
         # A generator can be read only once.
         values = tuple(entries)
+        # Labels that a reader made booleans or numbers have the same names as in a world.
+        if field_name == "classes":
+            values = tuple(map(_class_name, values))
         fits = _is_finite if has_numbers else _is_text
         if not all(map(fits, values)):
             raise SettingError(
@@ -382,6 +388,16 @@ def _is_finite(value: Any) -> bool:
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
+
+
+def _class_name(label: Any) -> Any:
+    """The name of a class whose label is a boolean or a whole number; any other label as it is."""
+    # NumPy's boolean is no number.
+    if isinstance(label, numbers.Integral) or type(label).__name__ in ("bool", "bool_"):
+        return str(label)
+    if isinstance(label, numbers.Real) and float(label).is_integer():
+        return name_of(float(label))
+    return label
 
 
 def _canonical(value: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from coterie.data.columns import values as column_values_of
 from coterie.data.examples import check_distinct
 from coterie.data.objective import CLASSIFICATION, MULTILABEL, REGRESSION, Objective
 from coterie.settings import SettingError, UserError
@@ -76,6 +77,33 @@ def encoded(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
     number_of_name = {name: number for number, name in enumerate(ordered_names)}
     number_of_code = np.array([number_of_name[name] for name in distinct_names], np.int64)
     return number_of_code[code_of_row], ordered_names
+
+
+def label_texts(frame: Any, target: Any, context: str = "the table") -> np.ndarray:
+    """Return a column of labels as the names of their classes, in the form of a world's and a schema's classes.
+
+    A site that reads its own file finds the agreed classes by these names, whatever type its reader
+    gives the column: ``0``, ``0.0`` and ``"0"`` are the class "0".
+
+    Args:
+        frame: As for :func:`~coterie.data.frames.from_frame`.
+        target: The column: text, booleans or whole numbers.
+        context: The table, for messages.
+
+    Returns:
+        The name of each row's class ``(N,)``, as objects.
+
+    Raises:
+        UserError: The column has missing values, or values of another kind.
+
+    Example:
+        >>> label_texts({"ill": [1, 0, 1]}, "ill").tolist(), label_texts({"ill": [True]}, "ill").tolist()
+        (['1', '0', '1'], ['True'])
+    """
+    labels = column_values_of(frame, target, context)
+    if labels.dtype.kind == "f":
+        labels = _whole_labels(f"{context}: the column {target}", labels)
+    return labels.astype(str).astype(object)
 
 
 def targets(
@@ -198,11 +226,7 @@ def hint(values: np.ndarray, task: PredictionTask, name: str, classes: str, numb
 def _classes(source: str, values: np.ndarray) -> tuple[torch.Tensor, PredictionTask]:
     """The targets and the task of a column of classes; ``source`` is what messages call it."""
     if values.dtype.kind == "f":
-        if (values != np.floor(values)).any() or np.abs(values).max() > 2**53:
-            raise UserError(
-                f"{source} must hold whole numbers to be classes; for numbers to predict, set task = regression"
-            )
-        values = values.astype(np.int64)
+        values = _whole_labels(source, values)
     # Very many classes, or a single one, are probably another kind of column.
     code_of_row, class_names = encoded(values)
     if len(class_names) < 2:
@@ -217,6 +241,15 @@ def _classes(source: str, values: np.ndarray) -> tuple[torch.Tensor, PredictionT
     return torch.from_numpy(code_of_row), PredictionTask(
         "classification", len(class_names), tuple(class_names)
     )
+
+
+def _whole_labels(source: str, values: np.ndarray) -> np.ndarray:
+    """Floats that stand for classes as whole numbers; ``source`` is what messages call them."""
+    if (values != np.floor(values)).any() or np.abs(values).max() > 2**53:
+        raise UserError(
+            f"{source} must hold whole numbers to be classes; for numbers to predict, set task = regression"
+        )
+    return values.astype(np.int64)
 
 
 def as_before(

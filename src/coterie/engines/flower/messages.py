@@ -117,6 +117,12 @@ FIRST_MODEL = "first"
 MAX_TEXT_LENGTH = 300
 """Most characters of a text from a client that are recorded."""
 
+MAX_FAILURE_LENGTH = MAX_TEXT_LENGTH - len("its app failed: ")
+"""Most characters of the reason after these words."""
+
+FLOWERS_WRAPPER = "Exception ClientAppException occurred. Message: "
+"""What precedes the message of an app's exception in a simulation of Flower."""
+
 MAX_ROUNDING_ERROR = 1e-9
 """Greatest relative error, by rounding, of sums of losses."""
 
@@ -635,11 +641,13 @@ def whole(value: Any) -> int | None:
 
 def brief(reason: Any) -> str:
     """Shorten a text from an unknown sender to one line, without characters that control a terminal or text direction."""
-    long_text = str(reason)[: 10 * MAX_TEXT_LENGTH]
-    printable_text = "".join(
-        character if character.isprintable() else " " for character in long_text
-    )
-    return " ".join(printable_text.split())[:MAX_TEXT_LENGTH]
+    return _printable_line(str(reason)[: 10 * MAX_TEXT_LENGTH])[:MAX_TEXT_LENGTH]
+
+
+def _printable_line(text: str) -> str:
+    """The text as one line, with spaces in place of characters that are not printable."""
+    printable_text = "".join(character if character.isprintable() else " " for character in text)
+    return " ".join(printable_text.split())
 
 
 def failure(error: Any) -> str:
@@ -649,10 +657,19 @@ def failure(error: Any) -> str:
         error: The error of Flower's message.
     """
     reason = str(error.reason or error.code)
-    lines = [line for line in reason[-10 * MAX_TEXT_LENGTH :].splitlines() if line.strip()]
+    end_of_reason = reason[-10 * MAX_TEXT_LENGTH :]
+    # In a simulation, Flower's exception has the app's message at its end, after two tracebacks.
+    _, wrapper, message = end_of_reason.rpartition(FLOWERS_WRAPPER)
+    if wrapper and message.strip():
+        return brief(message.strip().removesuffix("'>"))
+    lines = [line for line in end_of_reason.splitlines() if line.strip()]
     if "Traceback (most recent call last)" in reason and lines:
         return brief(lines[-1])
-    return brief(reason)
+    # Of any other long text, the end says more than the start.
+    reason_line = _printable_line(end_of_reason)
+    if len(reason_line) <= MAX_FAILURE_LENGTH:
+        return reason_line
+    return f"...{reason_line[3 - MAX_FAILURE_LENGTH :]}"
 
 
 def config_of(*orders: Order) -> ConfigRecord:
