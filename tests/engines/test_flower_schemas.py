@@ -605,7 +605,7 @@ def test_a_node_may_state_digests_or_nothing(caplog: pytest.LogCaptureFixture) -
     data = [hospital(0), ODD["classes"][0](), hospital(2)]
     done = federated(data, config={"schema": "digest"})
     ours, theirs = (
-        described(one, coterie.CLASSIFICATION).digests()["classes"][:8]
+        described(one, coterie.CLASSIFICATION).field_digests()["classes"][:8]
         for one in (data[1], data[0])
     )
     assert done.refused == {
@@ -619,6 +619,41 @@ def test_a_node_may_state_digests_or_nothing(caplog: pytest.LogCaptureFixture) -
     )  # at the node itself, for a comparison by its people
     data[1] = ODD["order"][0]()
     assert federated(data, config={"schema": "none"}).refused == {}
+
+
+AGREED = {
+    "columns": list(COLUMNS),
+    "targets": ["ill"],
+    "classes": ["no", "yes"],
+    "scaling": "shared",
+    "means": list(SHARED[0]),
+    "deviations": list(SHARED[1]),
+}
+"""The fields of schema.toml that the page From simulation writes: no task, no types."""
+
+
+@pytest.mark.parametrize("how", ["digest", "masks", "noise"])
+def test_digests_of_an_agreed_schema_compare_only_what_it_knows(how: str) -> None:
+    boundary = Boundary(masks=how == "masks", noise=0.1 if how == "noise" else 0.0, clip=1.0)
+    hides = how != "digest"
+    app: dict[str, Any] = {"mods": [boundary_mod(boundary, net)]} if hides else {}
+    more = {"boundary": boundary} if hides else {"config": {"schema": "digest"}}
+    data = [hospital(0), hospital(1), hospital(2), hospital(3), ODD["target"][0]()]
+    done = federated(data, app=app, schema=AGREED, **more)
+    (refusal,) = done.refused.values()
+    assert set(done.refused) == {4}
+    assert refusal.startswith("its schema differs: its targets differ: digest ")
+    assert "form of targets" not in refusal
+    assert done.answered == 4
+
+
+def test_digests_of_an_older_node_are_those_of_parts() -> None:
+    older = replace(Stated.of(described(hospital(0), None), "digest"), field_digests={})
+    assert Stated.read(older.to_json()) == older
+    same = Stated.of(described(hospital(1), None))
+    assert older.difference(same) is None
+    other = Stated.of(Schema(targets=("dead",)))
+    assert str(older.difference(other)).startswith("its target differs: digest ")
 
 
 def test_a_wrong_setting_of_the_node_is_told_of() -> None:
@@ -679,6 +714,18 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "another digest": (
         stated(lambda found: found["digests"].update(columns="0" * 32)),
         "its schema is not valid: the digest of its columns is not that of the words",
+    ),
+    "a digest of a field": (
+        stated(lambda found: found["fields"].update(columns="x" * 32)),
+        "its schema must have digests of its fields",
+    ),
+    "a digest of no field": (
+        stated(lambda found: found["fields"].update(other="0" * 32)),
+        "its schema must have digests of its fields",
+    ),
+    "another digest of a field": (
+        stated(lambda found: found["fields"].update(task="0" * 32)),
+        "its schema is not valid: the digest of its task is not that of the words",
     ),
     "a field": (
         stated(lambda found: found["words"].update(other=1)),

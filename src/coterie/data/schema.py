@@ -285,11 +285,21 @@ class Schema:
             if not known_values:
                 digest_of_part[part] = ""
                 continue
-            # The name of the part is hashed too, so that no two parts have the same digest.
-            text = json.dumps([part, known_values], sort_keys=True)
-            hashed = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16)
-            digest_of_part[part] = hashed.hexdigest()
+            digest_of_part[part] = _digest(part, known_values)
         return digest_of_part
+
+    def field_digests(self) -> dict[str, str]:
+        """Return known field -> a digest of it, as 32 hexadecimal digits.
+
+        Two schemas of which each knows other fields of a part differ in the digest of the part. The
+        digests of the fields that both know are equal.
+        """
+        digest_of_field = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value:
+                digest_of_field[field.name] = _digest(f"field {field.name}", _canonical(value))
+        return digest_of_field
 
     def only(self, *parts: str) -> Schema:
         """Return the schema with some parts, see :data:`FIELDS_OF_PART`; the others are not known."""
@@ -398,6 +408,13 @@ def _class_name(label: Any) -> Any:
     if isinstance(label, numbers.Real) and float(label).is_integer():
         return name_of(float(label))
     return label
+
+
+def _digest(name: str, value: Any) -> str:
+    """The digest of a part or a field. Its name is hashed too, so that no two have the same digest."""
+    text = json.dumps([name, value], sort_keys=True)
+    hashed = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16)
+    return hashed.hexdigest()
 
 
 def _canonical(value: Any) -> Any:

@@ -1,7 +1,8 @@
 """What nodes state about their data in their first message, and the choice of the schema that all must share.
 
 A node answers the query for its id with the :class:`~coterie.data.schema.Schema` of its data, in
-words or as digests. The server compares it with that of the federation, before the node trains. The
+words or as digests. The server compares it with that of the federation, before the node trains. Each
+field has a digest, so that only what both sides know is compared. The
 server cannot know which of two schemas is right: that of its operator decides, or else the one that
 most nodes share.
 """
@@ -12,7 +13,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from flwr.app import ConfigRecord, RecordDict
@@ -41,6 +42,18 @@ MOST_VERSIONS = 10
 SHOWN_DIGITS = 8
 """Digits of a digest that a sentence shows."""
 
+NOUNS_OF_FIELDS = {
+    "dtypes": "types",
+    "inputs": "form of inputs",
+    "task": "form of targets",
+    "target_means": "means of targets",
+    "target_deviations": "deviations of targets",
+}
+"""Field of a schema -> what a sentence calls it, where that is not the field's name."""
+
+SINGULAR_FIELDS = ("inputs", "task", "scaling", "loss")
+"""Fields with one value."""
+
 _DIGEST = re.compile("[0-9a-f]{32}|")
 
 
@@ -51,12 +64,15 @@ class Stated:
     Attributes:
         words: The parts of the schema that are stated in words.
         digests: Part of the schema -> its digest; empty for a part that is not known.
+        field_digests: Known field of the schema -> its digest. Empty if the node's Coterie is older
+            and states digests of parts only.
         model: How the node's model differs from the server's, in words; empty if it does not.
         versions: Package -> its version.
     """
 
     words: Schema
     digests: Mapping[str, str]
+    field_digests: Mapping[str, str] = field(default_factory=dict)
     model: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
 
@@ -76,12 +92,17 @@ class Stated:
             model: As in :class:`Stated`.
             versions: As in :class:`Stated`; stated with words only.
         """
-        digests = schema.digests()
+        in_digests = cls(
+            words=schema.only("objective"),
+            digests=schema.digests(),
+            field_digests=schema.field_digests(),
+            model=model,
+        )
         if sharing == WORDS:
-            in_words = cls(words=schema, digests=digests, model=model, versions=versions or {})
+            in_words = replace(in_digests, words=schema, versions=versions or {})
             if len(in_words.text()) <= LONGEST_SCHEMA:
                 return in_words
-        return cls(words=schema.only("objective"), digests=digests, model=model)
+        return in_digests
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -101,6 +122,8 @@ class Stated:
             in_clear = self.words.digests()[schema_part] and federation.words.digests()[schema_part]
             if in_clear:
                 differences += self.words.differences(federation.words, schema_part)
+            elif self.field_digests and federation.field_digests:
+                differences += self._differing_fields(federation, schema_part)
             else:
                 verb = "differ" if schema_part in ("columns", "types", "classes") else "differs"
                 differences.append(
@@ -109,9 +132,29 @@ class Stated:
                 )
         return in_words(differences)
 
+    def _differing_fields(self, federation: Stated, schema_part: str) -> list[str]:
+        """A sentence for each field of a part that both know and whose digests differ."""
+        sentences = []
+        for field_name in FIELDS_OF_PART[schema_part]:
+            own_digest = self.field_digests.get(field_name)
+            federation_digest = federation.field_digests.get(field_name)
+            if own_digest is None or federation_digest is None or own_digest == federation_digest:
+                continue
+            noun = NOUNS_OF_FIELDS.get(field_name, field_name)
+            verb = "differs" if field_name in SINGULAR_FIELDS else "differ"
+            sentences.append(
+                f"its {noun} {verb}: digest {own_digest[:SHOWN_DIGITS]}, "
+                f"the federation's is {federation_digest[:SHOWN_DIGITS]}"
+            )
+        return sentences
+
     def to_json(self) -> dict[str, Any]:
         """Return it as a value for JSON."""
-        optional = {"model": self.model, "versions": dict(self.versions)}
+        optional = {
+            "fields": dict(self.field_digests),
+            "model": self.model,
+            "versions": dict(self.versions),
+        }
         stated_entries = {
             entry_name: entry_value for entry_name, entry_value in optional.items() if entry_value
         }
@@ -130,10 +173,11 @@ class Stated:
         """
         # Check the form of every entry before it is used.
         required = {"words", "digests"}
-        allowed = required | {"model", "versions"}
+        allowed = required | {"fields", "model", "versions"}
         if not isinstance(statement, Mapping) or not required <= set(statement) <= allowed:
             raise Unfit("its schema must have words and digests")
         digests = statement["digests"]
+        field_digests = statement.get("fields", {})
         versions = statement.get("versions", {})
         model_difference = statement.get("model", "")
         if (
@@ -142,6 +186,13 @@ class Stated:
             or not all(map(_is_digest, digests.values()))
         ):
             raise Unfit(f"its schema must have a digest of each part ({', '.join(FIELDS_OF_PART)})")
+        field_names = [schema_field.name for schema_field in fields(Schema)]
+        if (
+            not isinstance(field_digests, Mapping)
+            or not set(field_digests) <= set(field_names)
+            or not all(map(_is_digest, field_digests.values()))
+        ):
+            raise Unfit(f"its schema must have digests of its fields ({', '.join(field_names)})")
         if (
             not isinstance(versions, Mapping)
             or len(versions) > MOST_VERSIONS
@@ -160,9 +211,15 @@ class Stated:
                 raise Unfit(
                     f"its schema is not valid: the digest of its {schema_part} is not that of the words"
                 )
+        for field_name, field_digest in schema_in_words.field_digests().items():
+            if field_digests and field_digest != field_digests.get(field_name):
+                raise Unfit(
+                    f"its schema is not valid: the digest of its {field_name} is not that of the words"
+                )
         return cls(
             words=schema_in_words,
             digests=dict(digests),
+            field_digests=dict(field_digests),
             model=model_difference,
             versions=dict(versions),
         )
@@ -241,9 +298,7 @@ def digests_only(content: RecordDict) -> dict[str, ConfigRecord]:
         return {}
     if statement is None:
         return {}
-    reduced = Stated(
-        words=statement.words.only("objective"), digests=statement.digests, model=statement.model
-    )
+    reduced = replace(statement, words=statement.words.only("objective"), versions={})
     return {SCHEMA: record_of(reduced)}
 
 
@@ -277,7 +332,7 @@ def most_shared(statements: Mapping[Client, Stated]) -> Stated | None:
     sharing_it = [statement for statement in usable_statements if statement.key == shared_key]
     # The one with the most words can best say what differs.
     wordiest = max(sharing_it, key=lambda statement: len(statement.words.to_json()))
-    return Stated(words=wordiest.words, digests=wordiest.digests)
+    return replace(wordiest, model="", versions={})
 
 
 def other_versions(
