@@ -58,17 +58,14 @@ FIELDS_OF_PART: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "columns": ("columns",),
         "types": ("dtypes", "inputs"),
-        "target": ("targets",),
-        "task": ("task",),
+        "target": ("targets", "task"),
         "classes": ("classes",),
-        "scaling": ("scaling", "means", "deviations"),
-        "target scaling": ("target_means", "target_deviations"),
+        "scaling": ("scaling", "means", "deviations", "target_means", "target_deviations"),
         "objective": ("loss", "metrics"),
     }
 )
 """Part of a schema -> its fields. Each part has a digest of its own, so that two digests show which
-part differs. An operator may know one part and not another: the target's name, and not how a node's
-tensors hold it."""
+part differs."""
 
 SHOWN_NAMES = 6
 """Most names of a list that a sentence quotes."""
@@ -341,15 +338,14 @@ class Schema:
             case "types":
                 return _of_types(self, federation)
             case "target":
-                return _of_lists("targets", self.targets, federation.targets)
-            case "task":
-                return _of_task(self.task, federation.task)
+                return [
+                    *_of_lists("targets", self.targets, federation.targets),
+                    *_of_task(self.task, federation.task),
+                ]
             case "classes":
                 return _of_classes(self.classes, federation.classes)
             case "scaling":
                 return _of_scaling(self, federation)
-            case "target scaling":
-                return _of_target_scaling(self, federation)
             # The objective: what is minimised, and what is reported.
             case _:
                 return [
@@ -546,23 +542,23 @@ def _of_scaling(schema: Schema, federation: Schema) -> list[str]:
             f"its inputs {CLIENT_SCALING_WORDS[schema.scaling]}, "
             f"the federation's {FEDERATION_SCALING_WORDS[federation.scaling]}"
         ]
-    return _of_constants(
-        "column",
-        schema.columns,
-        federation.columns,
-        (schema.means, schema.deviations),
-        (federation.means, federation.deviations),
-    )
-
-
-def _of_target_scaling(schema: Schema, federation: Schema) -> list[str]:
-    return _of_constants(
-        "target",
-        schema.targets,
-        federation.targets,
-        (schema.target_means, schema.target_deviations),
-        (federation.target_means, federation.target_deviations),
-    )
+    # Inputs and targets each have constants of their own.
+    return [
+        *_of_constants(
+            "column",
+            schema.columns,
+            federation.columns,
+            (schema.means, schema.deviations),
+            (federation.means, federation.deviations),
+        ),
+        *_of_constants(
+            "target",
+            schema.targets,
+            federation.targets,
+            (schema.target_means, schema.target_deviations),
+            (federation.target_means, federation.target_deviations),
+        ),
+    ]
 
 
 MeansAndDeviations = tuple[Sequence[float], Sequence[float]]
