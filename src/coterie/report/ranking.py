@@ -25,7 +25,7 @@ def contests(trials: Iterable[Trial]) -> list[Contest]:
 
     Methods are ordered by their mean main metric. Of those that do not differ significantly from
     the best, the one with the fewest groups comes first, and FedAvg before others with as many; but
-    those that are no better than a constant prediction come last among them.
+    those that are no better than a constant prediction come last among them, the best score first.
 
     Args:
         trials: The runs.
@@ -130,10 +130,9 @@ def ranked(contest: Contest) -> Contest:
         # Of the methods that are not significantly worse than the best one, the simplest is next.
         best = remaining[0]
         tied = [best, *(rival for rival in remaining[1:] if _is_tied(contest, best, rival))]
-        simplest = min(
-            tied,
-            key=lambda method: (contest.beats_constant(method) is False, _complexity(method)),
-        )
+        useful = [method for method in tied if contest.beats_constant(method) is not False]
+        # If none is better than a constant prediction, none is recommended: the best score is next.
+        simplest = min(useful, key=_complexity) if useful else best
         ranking.append(simplest)
         remaining.remove(simplest)
     return replace(contest, methods=[*ranking, *untested])

@@ -26,10 +26,11 @@ class Recommendation:
     """Which method to use.
 
     Attributes:
-        method: The label of the method with the best score or of the simplest of those.
+        method: The label of the method with the best score, or of the simplest of those that do not
+            differ significantly from it.
         reason: Why this method.
-        tied: The methods that do not differ significantly from it; if it is no better than a constant
-            prediction, only those with a better score.
+        tied: The methods that do not differ significantly from it.
+        best_score: The label of the method with the best score.
         below: Clients for which it is worse than a constant prediction.
         exceptions: Label of another method -> the clients for which that is significantly better.
     """
@@ -37,6 +38,7 @@ class Recommendation:
     method: str
     reason: Reason
     tied: Sequence[str] = ()
+    best_score: str = ""
     below: Sequence[ClientId] = ()
     exceptions: Mapping[str, Sequence[ClientId]] = field(default_factory=dict)
 
@@ -55,15 +57,15 @@ def recommend(contest: Contest) -> Recommendation:
         if gain is not None:
             gain_over[rival.label] = gain
     if contest.constant is not None and contest.beats_constant(best) is False:
-        # A method with more groups may have a better score, though not significantly.
-        higher = [label for label, gain in gain_over.items() if gain.improvement < 0]
-        return Recommendation(best.label, "no better than constant", higher)
+        return Recommendation(best.label, "no better than constant")
     if any(gain.sign is None for gain in gain_over.values()):
         return Recommendation(best.label, "not known")
     tied = [label for label, gain in gain_over.items() if gain.sign == 0]
     reason: Reason = "tied" if tied else "best"
+    best_score = best.label
     if any(gain.improvement < 0 for gain in gain_over.values()):
         reason = "simplest"
+        best_score = min(gain_over, key=lambda label: gain_over[label].improvement)
     # 2. The clients that it does not suit.
     exceptions = {}
     for rival in contest.rivals_of(best):
@@ -71,4 +73,4 @@ def recommend(contest: Contest) -> Recommendation:
         if better_off:
             exceptions[rival.label] = better_off
     below_constant = [below.client for below in clients_below(contest, best)]
-    return Recommendation(best.label, reason, tied, below_constant, exceptions)
+    return Recommendation(best.label, reason, tied, best_score, below_constant, exceptions)

@@ -282,17 +282,16 @@ def use(contest: Contest, recommendation: Recommendation) -> str:
         case "no better than constant":
             assert contest.constant is not None
             constant = contest.constant.label
-            which = "the best one here"
-            if recommendation.tied:
-                higher = ", ".join(recommendation.tied)
-                which = f"the simplest of those that do not differ significantly (better {metric}: {higher})"
-            return f"No method is recommended: {label}, {which}, is not significantly better than {constant}."
+            return (
+                f"No method is recommended: {label} has the best {metric}, "
+                f"but is not significantly better than {constant}."
+            )
         case "not known":
             return f"{label} has the best {metric}; whether the difference is significant is not known."
         case "simplest":
             reason = (
-                f"no method has a significantly better {metric}, "
-                "and of those that do not differ significantly, none has fewer groups"
+                f"{recommendation.best_score} has the best {metric}, but within noise, "
+                "and of the methods within noise of it none has fewer groups"
             )
         case "tied":
             tied = ", ".join(recommendation.tied)
