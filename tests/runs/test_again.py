@@ -210,3 +210,21 @@ def test_a_scenario_may_begin_runs(tmp_path: Path) -> None:
     scenario = coterie.SCENARIOS["digits/iid"]
     (run,) = coterie.begin(scenario, tmp_path / "a", "fedavg", rounds=1, workers=1)
     assert run.experiment.scenario == "digits/iid"
+
+
+def test_nothing_that_is_given_to_a_finished_run_is_ignored(tmp_path: Path) -> None:
+    cell(tmp_path / "runs", methods="fedavg").finish()
+    ignored: dict[str, dict[str, Any]] = {
+        "was recorded without a secret": {"secret": 3},
+        "has no run of the method 'cfl' .it has fedavg.: begin it in another folder": {
+            "methods": [coterie.METHODS["cfl"]()]
+        },
+        "the world has other data than": {"world": world(scale=2.0)},
+        "the world has other data .*, which is finished": {"world": lambda seed: world(scale=2.0)},
+    }
+    for sentence, arguments in ignored.items():
+        with pytest.raises(UserError, match=sentence):
+            coterie.reopen(tmp_path / "runs", **{"world": world(), **arguments})
+    assert coterie.reopen(tmp_path / "runs", world=lambda seed: world())
+    with pytest.raises(UserError, match="a world has its own data: leave it out"):
+        cell(tmp_path / "other", data="folder")

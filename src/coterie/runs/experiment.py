@@ -561,6 +561,10 @@ def own(
     else:
         chosen_setup = find(made) if isinstance(made, str) else OwnWorld.of(made)
         scenario_name = made if isinstance(made, str) else OwnWorld.of(made).name
+    if "data" in settings and isinstance(chosen_setup, OwnWorld):
+        raise SettingError(
+            "data is the folder of a scenario's data set, and a world has its own data: leave it out"
+        )
     given_methods: Any = methods
     # One method may be given without a list.
     is_list = isinstance(given_methods, Iterable) and not isinstance(given_methods, str | Mapping)

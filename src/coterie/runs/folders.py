@@ -36,7 +36,7 @@ from coterie.runs.experiment import (
     own,
     read,
 )
-from coterie.runs.facts import same_world, world_facts
+from coterie.runs.facts import digest, same_world, world_facts
 from coterie.runs.run import Run, Runs, secret_entry, warn_of
 from coterie.settings import SettingError, UserError, brief
 from coterie.settings.calls import public
@@ -330,10 +330,12 @@ def reopen(
             Coterie, has been changed or damaged, or has a method of your own that was not given.
     """
     # A run brings its own methods, and the world that was given in Python.
+    brings_world = False
     if isinstance(folder, Run):
         methods = (*folder.experiment.methods, *methods)
         if world is None and isinstance(folder.experiment.setup, OwnWorld):
             world = folder.experiment.setup.made
+            brings_world = True
     # The arguments are checked before any file is read.
     given_methods: Any = methods
     if isinstance(given_methods, str) or not isinstance(given_methods, Iterable):
@@ -357,6 +359,8 @@ def reopen(
         recorded_spec = read(recorded_file, trust_code=trust_code, secret=secret)
         _check_methods(recorded_spec, own_methods, recorded_file)
         experiment = make(recorded_spec, own_methods)
+        if secret is not None and (experiment.origin is None or experiment.origin.secret is None):
+            raise SettingError(f"{folder} was recorded without a secret: leave out secret")
         if world is not None:
             experiment = _with_world(experiment, world, folder)
         if address is not None:
@@ -364,8 +368,8 @@ def reopen(
         reopened_runs = _runs(experiment, folder)
         for reopened_run in reopened_runs if file_name == EXPERIMENT_FILE else ():
             _check_place(reopened_run, folder, own_methods)
-        if isinstance(world, World):
-            _check_clients(world, reopened_runs)
+        if world is not None and not brings_world:
+            _check_given_world(world, reopened_runs)
         return reopened_runs
     raise _no_runs(folder)
 
@@ -389,6 +393,14 @@ def _check_methods(
             raise OwnMethodError(
                 f"{recorded_file} has the method {method_name!r}, which is not one of Coterie's; if it is yours, use Python: "
                 f"coterie.reopen({str(recorded_file.parent)!r}, methods=[...])"
+            )
+    # A method that is given for nothing was meant to be run.
+    recorded_names = [method_settings["name"] for method_settings in recorded_spec["methods"]]
+    for method_name in own_methods:
+        if method_name not in recorded_names:
+            raise UserError(
+                f"{recorded_file.parent} has no run of the method {method_name!r} (it has {some(recorded_names)}): "
+                "begin it in another folder; reports and comparisons take both"
             )
 
 
@@ -444,6 +456,34 @@ def _with_world(
             f"{folder} was recorded with the scenario {experiment.scenario}: leave out world"
         )
     return replace(experiment, setup=replace(experiment.setup, made=world))
+
+
+def _check_given_world(world: World | Callable[[int], World], runs: Runs) -> None:
+    """Check that a world that the caller gave is that of the runs which began.
+
+    Unfinished runs compare all data when they continue. Finished ones never would: what was given
+    for them is compared here.
+
+    Raises:
+        UserError: It has other clients or data.
+    """
+    finished_runs = [
+        begun_run for begun_run in runs if begun_run.record.begun and begun_run.finished()
+    ]
+    # A function makes the world of each seed; the first one tells.
+    if not isinstance(world, World):
+        if not finished_runs:
+            return
+        world = finished_runs[0].experiment.world(finished_runs[0].seed)
+        runs = Runs(finished_runs[:1])
+    _check_clients(world, runs)
+    for finished_run in finished_runs[:1]:
+        recorded_digest = finished_run.record.description()["world"].get("data")
+        if recorded_digest not in (None, digest(world)):
+            raise UserError(
+                f"the world has other data than {finished_run.folder}, which is finished: "
+                "begin a new run with them"
+            )
 
 
 def _check_clients(world: World, runs: Runs) -> None:
