@@ -137,7 +137,7 @@ def _again(experiment: Experiment, folder: Path) -> Runs:
             "; coterie.compare takes both folders" if difference.startswith("the methods") else ""
         )
         raise UserError(
-            f"{folder} has runs with {difference}: choose another folder, or remove this one to begin anew{both}"
+            f"{folder} has runs with {difference}: choose another folder, or remove this one to begin anew{compare_hint}"
         )
     runs = _runs(experiment, folder)
     for recorded_run in runs if recorded_file.name == EXPERIMENT_FILE else ():

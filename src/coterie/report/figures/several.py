@@ -76,10 +76,14 @@ def figure(runs: Sequence[Gathered], kind: str) -> Figure:
         curve(axes, rounds, [over_seeds["mean"] for over_seeds in intervals], **look, label=label)
         if len(curves) > 1:
             # A wide interval of few seeds goes beyond what the values can be.
-            least = 0.0 if kind == "traffic" or metric in NOT_NEGATIVE else -math.inf
-            most = 1.0 if metric in AT_MOST_ONE else math.inf
+            least_value = 0.0 if kind == "traffic" or metric in NOT_NEGATIVE else -math.inf
+            greatest_value = 1.0 if metric in AT_MOST_ONE else math.inf
             lower, upper = (
-                np.clip(np.array([over_seeds[end] for over_seeds in intervals], float), least, most)
+                np.clip(
+                    np.array([over_seeds[end] for over_seeds in intervals], float),
+                    least_value,
+                    greatest_value,
+                )
                 for end in ("low", "high")
             )
             axes.fill_between(rounds, lower, upper, color=look["color"], alpha=0.18, linewidth=0)
