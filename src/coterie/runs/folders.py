@@ -133,7 +133,7 @@ def _again(experiment: Experiment, folder: Path) -> Runs:
     difference = _difference(recorded_spec, json.loads(json.dumps(experiment.spec())))
     if difference:
         # Methods can be added in another folder.
-        both = (
+        compare_hint = (
             "; coterie.compare takes both folders" if difference.startswith("the methods") else ""
         )
         raise UserError(
