@@ -7,6 +7,9 @@ estimators. Coterie's own methods are held to the same laws.
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import random
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -62,6 +65,8 @@ class Pull:
     """Who has too few examples to be halved."""
     sketches: dict[Client, np.ndarray] = field(default_factory=dict)
     """What clients keep of their last halves."""
+    turn: Tensor | None = None
+    """An orthonormal map of all rows: of the first models, the targets and the noise."""
 
     @property
     def clients(self) -> tuple[Client, ...]:
@@ -75,16 +80,28 @@ class Pull:
     def columns(self) -> dict[str, tuple[int, int]]:
         return {"first": (0, 1), "rest": (1, self.size - self.buffers)}
 
+    @property
+    def tensors(self) -> dict[str, tuple[int, int]]:
+        return {
+            "first.weight": (0, 1),
+            "rest.weight": (1, 3),
+            "rest.bias": (3, self.size - self.buffers),
+        }
+
+    def turned(self, turn: Tensor) -> Pull:
+        """The same world after an orthonormal map of all rows."""
+        turned_targets = {client: turn @ target for client, target in self.targets.items()}
+        return replace(self, targets=turned_targets, sketches={}, turn=turn)
+
+    def _turned(self, row: Tensor) -> Tensor:
+        return row if self.turn is None else self.turn @ row
+
     def federation(self) -> Federation:
         return Federation(
             clients=self.clients,
-            draw=lambda model_number: torch.full((self.size,), 0.01 * model_number),
+            draw=lambda model_number: self._turned(torch.full((self.size,), 0.01 * model_number)),
             columns=self.columns,
-            tensors={
-                "first.weight": (0, 1),
-                "rest.weight": (1, 3),
-                "rest.bias": (3, self.size - self.buffers),
-            },
+            tensors=self.tensors,
             dense=("rest",),
         )
 
@@ -124,9 +141,8 @@ class Pull:
 
     def _held_out_losses(self, client: Client, model: Tensor) -> np.ndarray:
         generator = torch.Generator().manual_seed(client)
-        held_out_targets = self.targets[client] + 0.1 * torch.randn(
-            4, self.size, generator=generator
-        )
+        offsets = 0.1 * torch.randn(4, self.size, generator=generator)
+        held_out_targets = self.targets[client] + torch.stack(list(map(self._turned, offsets)))
         return (((model - held_out_targets) ** 2).sum(1) / 2).numpy()
 
     def _loss(self, client: Client, model: Tensor) -> float:
@@ -163,7 +179,7 @@ class Pull:
             # It moves towards its target, by a share that grows with the epochs, and by noise.
             noise_seed = 1000 * client + (exchange if self.fresh else 0)
             generator = torch.Generator().manual_seed(noise_seed)
-            update_noise = self.noise * torch.randn(self.size, generator=generator)
+            update_noise = self._turned(self.noise * torch.randn(self.size, generator=generator))
             direction = self.targets[client] - start_model
             moved_share = 1 - (1 - self.rate) ** self._epochs(task)
             update = -direction if task.gradient else moved_share * direction + update_noise
@@ -171,7 +187,7 @@ class Pull:
                 update[slice(*self.columns[layer_name])] = 0.0
             # Two halves differ from the update by opposite noise, so the update is their mean.
             if task.halves and client not in self.single:
-                half_noise = self.noise * torch.randn(self.size, generator=generator)
+                half_noise = self._turned(self.noise * torch.randn(self.size, generator=generator))
                 half_updates[client] = (update + half_noise, update - half_noise)
             answering_clients.append(client)
             example_counts.append(self.examples.get(client, 1))
@@ -334,10 +350,20 @@ def play(
         plan = method.plan(state, Cohort(present=world.clients, exchange=exchange, seed=seed))
         check_declared(method, plan)
         replies = world.replies(plan, exchange, silent)
-        state = method.step(state, replies)
-        yield Played(
-            plan, replies, state, method.explain(state), world.taken(method.assignment(state))
-        )
+        # An error in the method is told with the replies that it got.
+        try:
+            state = method.step(state, replies)
+            played = Played(
+                plan, replies, state, method.explain(state), world.taken(method.assignment(state))
+            )
+        except Exception as error:
+            num_replies = len(replies.clients)
+            replies_in_words = {0: "without any reply", 1: "with one reply"}.get(
+                num_replies, f"with {num_replies} replies"
+            )
+            error.add_note(f"in exchange {exchange + 1}, {replies_in_words}")
+            raise
+        yield played
 
 
 def last(method: Any, world: Pull, exchanges: int, **how: Any) -> Played:
@@ -431,6 +457,7 @@ def leaves_a_partition_and_a_model_for_everyone(method: Any) -> None:
         # A note is about existing clients, and its parts divide them.
         for note in played.notes:
             assert note.text, "a note has no text"
+            assert note.kind, "a note has no kind"
             assert set(note.clients) <= set(world.clients), "a note is about no client"
             note_members = [client for part in note.parts for client in part]
             assert len(set(note_members)) == len(note_members), "the parts of a note overlap"
@@ -449,6 +476,45 @@ def is_pure(method: Any) -> None:
     method.step(state, world.replies(plan, 15, never))
     method.assignment(state)
     assert same(state, repeated_state), "a function changed the state in place"
+
+
+_GLOBAL_GENERATORS: Mapping[str, tuple[Callable[[int], object], Callable[[], Any]]] = {
+    "Python's module random": (random.seed, random.getstate),
+    "numpy.random": (np.random.seed, lambda: str(np.random.get_state())),  # noqa: NPY002
+    "PyTorch": (torch.manual_seed, lambda: torch.get_rng_state().tolist()),
+}
+"""Whose global generator -> how it is seeded, and its state."""
+
+
+def draws_only_seeded_random_numbers(method: Any) -> None:
+    """Random numbers come from a seed that the method is given or has: a run can be repeated, and go on."""
+    # Updates are mostly noise, so that a random start leads to other groups.
+    world = grouped(THREE, noise=1.0)
+    final_states = []
+    states_of_generators: dict[str, list[Any]] = {name: [] for name in _GLOBAL_GENERATORS}
+    saved_states = (random.getstate(), np.random.get_state(), torch.get_rng_state())  # noqa: NPY002
+    try:
+        # The same run twice, while the generators that all code shares start differently.
+        for process_seed in (1, 2):
+            untouched = {}
+            for name, (seed_generator, state_of_generator) in _GLOBAL_GENERATORS.items():
+                seed_generator(process_seed)
+                untouched[name] = state_of_generator()
+            final_states.append(last(method, replace(world, sketches={}), 15).state)
+            for name, (_, state_of_generator) in _GLOBAL_GENERATORS.items():
+                is_drawn_from = state_of_generator() != untouched[name]
+                states_of_generators[name].append(state_of_generator() if is_drawn_from else None)
+    finally:
+        random.setstate(saved_states[0])
+        np.random.set_state(saved_states[1])  # noqa: NPY002
+        torch.set_rng_state(saved_states[2])
+    # A generator that ends differently was drawn from, and the method had not seeded it.
+    for name, (first_state, second_state) in states_of_generators.items():
+        assert first_state == second_state, (
+            f"it draws from the global generator of {name}: make one of your own, with a fixed seed "
+            "or with Cohort.seed"
+        )
+    assert same(*final_states), "two runs with the same seed differ: a random number has no seed"
 
 
 def keeps_no_updates_of_the_engine(method: Any) -> None:
@@ -546,18 +612,127 @@ def has_groups_that_do_not_depend_on_ids(method: Any) -> None:
     )
 
 
+MODEL_TOLERANCE = 1e-3
+"""How far models may differ after a map of updates, relative to them: maps round to float32."""
+
+NUMBER_TOLERANCE = 0.05
+"""The same of numbers in notes."""
+
+
+def is_unchanged_by_the_maps_that_it_declares(method: Any) -> None:
+    """If ``needs`` say that a map of updates changes nothing, groups, models and notes stay the same under one."""
+    declared = needs_of(method).unchanged_by
+    if declared == "nothing":
+        return
+    # A sketch keeps distances up to an error, which a map changes: only clear groups stay the same.
+    easy_world = grouped(THREE, noise=0.02, buffers=2)
+    num_columns = easy_world.size - easy_world.buffers
+    is_exact = (getattr(method, "sketch", None) or num_columns) >= num_columns
+    hard_worlds = [grouped(THREE, noise=1.0, buffers=2)] if is_exact else []
+    for world in (easy_world, *hard_worlds):
+        turn = _drawn_turn(world, with_rotations=declared == "rotation")
+        in_both_worlds = zip(
+            play(method, world, 25), play(method, world.turned(turn), 25), strict=True
+        )
+        for played, turned in in_both_worlds:
+            assert turned.groups == played.groups, _after_map(declared, "the groups differ")
+            mapped_models = played.assignment.models @ turn.T
+            assert torch.allclose(
+                turned.assignment.models, mapped_models, rtol=MODEL_TOLERANCE, atol=MODEL_TOLERANCE
+            ), _after_map(declared, "the models differ")
+            pairs_of_notes = zip(played.notes, turned.notes, strict=False) if is_exact else ()
+            for note, turned_note in pairs_of_notes:
+                for name, number, turned_number in _numbers_of_both(note, turned_note):
+                    assert np.isclose(
+                        number, turned_number, NUMBER_TOLERANCE, MODEL_TOLERANCE, equal_nan=True
+                    ), _after_map(declared, f"{name} is {turned_number:.6g}, and not {number:.6g}")
+
+
+def _after_map(declared: str, difference: str) -> str:
+    return f"its needs declare unchanged_by={declared!r}, and after such a map {difference}"
+
+
+def _drawn_turn(world: Pull, with_rotations: bool) -> Tensor:
+    """An orthonormal matrix ``(d, d)`` that mixes the entries of each tensor: signs and order, or also rotations."""
+    generator = torch.Generator().manual_seed(7)
+    turn = torch.eye(world.size)
+    # Layers keep their columns, because plans may name them; buffers stay as they are.
+    for start, stop in world.tensors.values():
+        num_entries = stop - start
+        order = torch.randperm(num_entries, generator=generator)
+        signs = 1.0 - 2.0 * torch.randint(0, 2, (num_entries,), generator=generator)
+        block = torch.diag(signs)[order]
+        if with_rotations:
+            block = torch.linalg.qr(
+                torch.randn(num_entries, num_entries, generator=generator, dtype=torch.float64)
+            )[0].float()
+        turn[start:stop, start:stop] = block
+    return turn
+
+
+def _numbers_of_both(note: Note, turned_note: Note) -> Iterator[tuple[str, float, float]]:
+    """The name of each number of two notes about the same decision, and the number in both."""
+    for criterion, turned_criterion in zip(note.criteria, turned_note.criteria, strict=False):
+        yield criterion.name, criterion.value, turned_criterion.value
+    for name in note.numbers.keys() & turned_note.numbers.keys():
+        yield name, note.numbers[name], turned_note.numbers[name]
+    # Of a matrix, the entries that differ most.
+    for name in note.similarity.keys() & turned_note.similarity.keys():
+        entries = note.similarity[name].double()
+        turned_entries = turned_note.similarity[name].double()
+        if entries.shape == turned_entries.shape and entries.numel():
+            position = int((entries - turned_entries).abs().argmax())
+            yield (
+                f"an entry of similarity {name}",
+                float(entries.flatten()[position]),
+                float(turned_entries.flatten()[position]),
+            )
+
+
 LAWS: tuple[Callable[[Any], None], ...] = (
     follows_the_protocol,
     leaves_a_partition_and_a_model_for_everyone,
     is_pure,
+    draws_only_seeded_random_numbers,
     keeps_no_updates_of_the_engine,
     goes_on_from_a_stored_state,
     bears_silent_clients,
     lets_clients_join_and_leave,
     has_groups_that_do_not_depend_on_ids,
+    is_unchanged_by_the_maps_that_it_declares,
 )
 """All laws that do not depend on the purpose of a method. A plan that asks for more than the
 method's needs declare breaks each of them."""
+
+
+def _broken_law(method: Any, law: Callable[[Any], None], error: Exception) -> str:
+    """What a method breaks, in words: the law, what happened, and the line of the method."""
+    law_in_words = inspect.cleandoc(law.__doc__ or "").partition("\n")[0].rstrip(".")
+    law_name = f"{law.__name__} ({law_in_words})"
+    method_name = getattr(method, "name", type(method).__name__)
+    if isinstance(error, AssertionError) and error.args:
+        return f"{method_name} breaks {law_name}: {error}"
+    # The method itself failed: where, and with how many replies.
+    circumstances = "; ".join(getattr(error, "__notes__", ()))
+    return (
+        f"{method_name} fails in {law_name}: {type(error).__name__}: {error}"
+        f"{_line_of_method(method, error)}{f'; {circumstances}' if circumstances else ''}"
+    )
+
+
+def _line_of_method(method: Any, error: Exception) -> str:
+    """The last line of the method's own files that an error came through, as the end of a sentence."""
+    files_of_method = set()
+    for method_class in type(method).__mro__[:-1]:
+        try:
+            files_of_method.add(inspect.getfile(method_class))
+        # A class of a notebook or of Python itself has no file.
+        except (TypeError, OSError):
+            continue
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename in files_of_method:
+            return f", at {frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line}"
+    return ""
 
 
 def check_method(method: Any) -> tuple[str, ...]:
@@ -572,21 +747,17 @@ def check_method(method: Any) -> tuple[str, ...]:
         method that makes groups, the laws were tested on a method that had done nothing.
 
     Raises:
-        AssertionError: The method breaks a law; the message names it.
+        AssertionError: The method breaks a law, or fails in it; the message says what the law is, and
+            in which line of the method an error was raised.
         SettingError: A plan asks for more than the method's ``needs`` declare.
     """
     for law in LAWS:
         try:
             law(method)
-        except AssertionError as error:
-            raise AssertionError(f"{method.name} breaks {law.__name__}: {error}") from error
         except UserError:
             raise
         except Exception as error:
-            raise AssertionError(
-                f"{method.name} fails in {law.__name__}: {type(error).__name__}: {error} "
-                "(replies may be of few clients, or of none)"
-            ) from error
+            raise AssertionError(_broken_law(method, law, error)) from error
     done = []
     for round_number, played in enumerate(play(method, example_world(), 25), 1):
         done += [f"round {round_number}: {note.kind}: {note.text}" for note in played.notes]

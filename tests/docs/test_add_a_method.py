@@ -10,17 +10,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 from documents import ROOT, load
 
 import coterie
-from coterie.core import Needs, as_groups, group_means, row_of
+from coterie.core import Needs, Note, as_groups, group_means, row_of
 from coterie.report.explain import words
 from coterie.report.gathered import gather
 from coterie.report.page.charts import charts
 from coterie.runs.experiment import make
 from coterie.settings import SettingError, UserError
-from coterie.testing import check_method
+from coterie.testing import check_method, draws_only_seeded_random_numbers
 from method_examples import EXAMPLES
 from worlds import THREE, Pull, grouped
 
@@ -82,8 +83,75 @@ class Careless(example.KMeansFL):  # type: ignore[misc, name-defined]
 
 
 def test_a_method_that_fails_is_told_in_which_law() -> None:
-    with pytest.raises(AssertionError, match=r"careless fails in \w+: IndexError: .* of none"):
+    with pytest.raises(AssertionError) as caught:
         check_method(Careless(groups=3))
+    words = str(caught.value)
+    # The law in words, the error, and the line of the method with what it got.
+    assert words.startswith("careless fails in bears_silent_clients (Any clients may be silent")
+    assert "IndexError: tuple index out of range, at " in words
+    assert "test_add_a_method.py, line " in words
+    assert words.endswith("in step: replies.clients[0]; in exchange 1, without any reply")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unseeded(example.KMeansFL):  # type: ignore[misc, name-defined]
+    """Its groups begin with a draw from a generator; ``own`` is one of its own, without a seed."""
+
+    name: ClassVar[str] = "unseeded"
+    own: bool = False
+
+    def cluster(self, state: Any, replies: Any) -> Any:
+        draws = np.random.default_rng() if self.own else np.random
+        sides = draws.choice(2, len(replies.clients))
+        groups = [
+            [client for client, side in zip(replies.clients, sides, strict=True) if side == half]
+            for half in set(sides.tolist())
+        ]
+        models = state.models + group_means(replies, as_groups(groups))[0]
+        return replace(
+            state, round=state.round + 1, models=models, group=row_of(as_groups(groups)), notes=()
+        )
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_method_that_draws_without_a_seed_fails(own: bool) -> None:
+    words = "global generator of numpy" if not own else "a random number has no seed"
+    with pytest.raises(AssertionError, match=words):
+        draws_only_seeded_random_numbers(Unseeded(groups=3, own=own))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfSigns(example.KMeansFL):  # type: ignore[misc, name-defined]
+    """k-means of the signs of updates, which a rotation changes."""
+
+    name: ClassVar[str] = "of-signs"
+    needs: ClassVar[Needs] = replace(example.KMeansFL.needs, unchanged_by="rotation")
+
+    def cluster(self, state: Any, replies: Any) -> Any:
+        return super().cluster(state, replace(replies, updates=replies.updates.sign()))
+
+
+def test_a_false_declaration_of_what_changes_nothing_fails() -> None:
+    with pytest.raises(
+        AssertionError, match=r"of-signs breaks .*unchanged_by='rotation', and after"
+    ):
+        check_method(OfSigns(groups=3))
+
+
+def test_a_note_needs_an_effect_that_there_is_and_a_kind() -> None:
+    about: dict[str, Any] = {"clients": (1,), "text": "because"}
+    with pytest.raises(ValueError, match=r"Note.effect must be one of .*got 'splits'"):
+        Note(kind="split", effect="splits", **about)
+
+    @dataclass(frozen=True, kw_only=True)
+    class WithoutKind(example.KMeansFL):  # type: ignore[misc, name-defined]
+        """Its notes have no kind."""
+
+        def explain(self, state: Any) -> Any:
+            return tuple(replace(note, kind="") for note in state.notes)
+
+    with pytest.raises(AssertionError, match="a note has no kind"):
+        check_method(WithoutKind(groups=3))
 
 
 @dataclass(frozen=True, kw_only=True)
