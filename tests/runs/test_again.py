@@ -94,6 +94,31 @@ def test_other_settings_or_data_are_named(case: str, tmp_path: Path) -> None:
     } == before
 
 
+def test_a_method_is_added_to_a_finished_comparison(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = cell(tmp_path / "runs").finish()
+    lines = [run.record.lines() for run in first]
+    both = cell(tmp_path / "runs", methods=("cfl", "ifca", "fedavg"))
+    assert "and ifca added" in capsys.readouterr().err
+    both.finish()
+    # The runs of before stay as they are, and the folder has all of them from now on.
+    assert [run.record.lines() for run in first] == lines
+    assert [entry["method"] for entry in coterie.compare(tmp_path / "runs")] == [
+        "cfl",
+        "fedavg",
+        "ifca",
+    ]
+    reopened = coterie.reopen(tmp_path / "runs", world=world())
+    assert [run.name for run in reopened] == ["cfl seed 0", "ifca seed 0", "fedavg seed 0"]
+    assert all(run.finished() for run in reopened)
+    # The same method with other settings would change the names of folders.
+    with pytest.raises(
+        UserError, match="to add a method, name those of the folder and the new one"
+    ):
+        cell(tmp_path / "runs", methods=("cfl", "ifca", "fedavg", {"name": "cfl", "eps1": 0.1}))
+
+
 def test_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match=r"exists and is not an empty folder; choose another$"):

@@ -83,7 +83,7 @@ def begin(
             passed again, to :func:`reopen`.
         folder: The new folder. If it has the runs of a call with the same settings and data, as
             when a notebook's cell is run twice, these are returned and can be continued, and a line
-            on stderr says so.
+            on stderr says so. Further methods besides those of the folder are added to it.
         methods: Names of methods, or methods with their settings; FedAvg and auto by default. An
             Experiment has its own.
         **settings: Further fields of :class:`~coterie.runs.experiment.Experiment`, such as
@@ -130,12 +130,21 @@ def _again(experiment: Experiment, folder: Path) -> Runs:
     # Tables alone: nothing that they name is imported.
     recorded_spec = read(recorded_file)
     # The same settings, methods and data, or the folder is not for these runs.
-    difference = _difference(recorded_spec, json.loads(json.dumps(experiment.spec())))
+    given_spec = json.loads(json.dumps(experiment.spec()))
+    # Methods may be added to those of an experiment; its runs stay as they are.
+    added_methods: list[Any] = []
+    if recorded_file.name == EXPERIMENT_FILE:
+        added_methods = _added_methods(recorded_spec["methods"], experiment)
+    if added_methods:
+        recorded_spec = {**recorded_spec, "methods": given_spec["methods"]}
+    difference = _difference(recorded_spec, given_spec)
     if difference:
-        # Methods can be added in another folder.
-        compare_hint = (
-            "; coterie.compare takes both folders" if difference.startswith("the methods") else ""
-        )
+        compare_hint = ""
+        if difference.startswith("the methods"):
+            compare_hint = (
+                "; to add a method, name those of the folder and the new one, "
+                "or use another folder: coterie.compare takes both folders"
+            )
         raise UserError(
             f"{folder} has runs with {difference}: choose another folder, or remove this one to begin anew{compare_hint}"
         )
@@ -157,6 +166,10 @@ def _again(experiment: Experiment, folder: Path) -> Runs:
                 raise UserError(
                     f"{folder} has runs of other clients or data: choose another folder, or remove this one"
                 )
+    if added_methods:
+        first_seed = experiment.seeds[0]
+        _rehearse(experiment, added_methods, experiment.world(first_seed), first_seed)
+        _write_experiment(experiment, folder)
     # One line on stderr says whether the runs are finished or continued.
     num_recorded = 0
     for recorded_run in runs:
@@ -166,8 +179,31 @@ def _again(experiment: Experiment, folder: Path) -> Runs:
     if all(map(Run.finished, runs)):
         state_of_runs = "finished"
     these_runs = "this run" if len(runs) == 1 else "these runs"
-    tell(f"{folder} has {these_runs} already, with the same settings: {state_of_runs}")
+    if added_methods:
+        added_names = some([method.name for method in added_methods])
+        tell(f"{folder} has runs with the same settings: {state_of_runs}, and {added_names} added")
+    else:
+        tell(f"{folder} has {these_runs} already, with the same settings: {state_of_runs}")
     return runs
+
+
+def _added_methods(
+    recorded_methods: Sequence[Mapping[str, Any]], experiment: Experiment
+) -> list[Any]:
+    """The methods of an experiment that its folder does not have yet; empty if it lacks one of the folder's.
+
+    Of two methods of one name the folders are numbered, so such a method cannot be added.
+    """
+    names = [method.name for method in experiment.methods]
+    given_methods = json.loads(json.dumps(experiment.spec()))["methods"]
+    has_all = all(recorded_method in given_methods for recorded_method in recorded_methods)
+    if not has_all or len(set(names)) < len(names):
+        return []
+    return [
+        method
+        for method, table in zip(experiment.methods, given_methods, strict=True)
+        if table not in recorded_methods
+    ]
 
 
 def _has_runs(folder: Path) -> bool:
@@ -248,15 +284,7 @@ def begin_new(experiment: Experiment, folder: Path) -> Runs:
     trial(world, first_seed)
     warn_of(world, depth=5)
     experiment.check_calendar()
-    for method in experiment.methods:
-        inprocess.rehearse(
-            method,
-            world,
-            first_seed,
-            experiment.boundary,
-            experiment.hardware(),
-            experiment.robust,
-        )
+    _rehearse(experiment, experiment.methods, world, first_seed)
     # Several runs have a folder each, and the experiment in the folder above.
     new_runs = _runs(experiment, folder)
     new_runs[0]._try(world)
@@ -264,13 +292,31 @@ def begin_new(experiment: Experiment, folder: Path) -> Runs:
     if len(new_runs) == 1:
         new_runs[0]._prepare(world)
     else:
-        experiment_document = {
-            "schema": SCHEMA_VERSION,
-            **experiment.spec(),
-            **secret_entry(experiment),
-        }
-        write_whole(folder / EXPERIMENT_FILE, sealed_toml(to_toml(experiment_document)))
+        _write_experiment(experiment, folder)
     return new_runs
+
+
+def _rehearse(experiment: Experiment, methods: Iterable[Any], world: World, seed: int) -> None:
+    """Let each method make its first plan, which finds mistakes before a file is written."""
+    for method in methods:
+        inprocess.rehearse(
+            method,
+            world,
+            seed,
+            experiment.boundary,
+            experiment.hardware(),
+            experiment.robust,
+        )
+
+
+def _write_experiment(experiment: Experiment, folder: Path) -> None:
+    """Write the file of an experiment of several runs."""
+    experiment_document = {
+        "schema": SCHEMA_VERSION,
+        **experiment.spec(),
+        **secret_entry(experiment),
+    }
+    write_whole(folder / EXPERIMENT_FILE, sealed_toml(to_toml(experiment_document)))
 
 
 def _runs(experiment: Experiment, folder: Path) -> Runs:
