@@ -72,7 +72,7 @@ OTHER: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "methods": (
         lambda to: cell(to, methods=["fedavg"]),
-        r"the methods fedavg, cfl, and not fedavg: .*; coterie\.compare takes both folders",
+        r"the methods fedavg, cfl, and not fedavg: .*coterie\.compare takes both folders",
     ),
     "seeds": (lambda to: cell(to, seeds=2), r"seeds = \[0\], and not \[0, 1\]"),
     "scenario": (lambda to: cell(to, "digits/iid"), "scenario"),
