@@ -46,6 +46,8 @@ from coterie.methods import (
 )
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
+from coterie.records.record import Record
+from coterie.report.explain import explain
 from coterie.report.summary import summary
 from coterie.settings import SettingError
 from flowered import FIRST, Here, app_of, foreign, over_flower, same, strategy_of
@@ -581,10 +583,66 @@ def test_a_client_whose_node_has_gone_is_noted_once_and_when_it_is_back() -> Non
     told.append([(note.kind, note.text) for note in done.notes])
     assert done.asked == 6
     assert told == [
-        [("node", f"client {IDS[0]} is not connected, and is not asked until it is back")],
+        [("node", f"client {IDS[0]} is offline, and is not asked until it is back")],
         [],
-        [("node", f"client {IDS[0]} is connected again")],
+        [("node", f"client {IDS[0]} is back")],
     ]
+
+
+def test_who_is_offline_is_recorded_and_logged_since_when_also_after_a_restart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "flwr.coterie")
+    tried = world(IDS)
+    grid = Here(app_of(tried), 6)
+    out = tmp_path / "run"
+    strategy_of(FedAvg(), tried, out=out).start(grid, num_rounds=1)
+    # The first client leaves a message without an answer, and then its node has gone.
+    grid.fate = lambda message: (
+        "silent"
+        if message.metadata.dst_node_id == FIRST and message.metadata.message_type != QUERY
+        else None
+    )
+    strategy_of(FedAvg(), tried, out=out).start(grid, num_rounds=2)
+    context = grid.contexts.pop(FIRST)
+    strategy_of(FedAvg(), tried, out=out, nodes=5).start(grid, num_rounds=4)
+    # In a server that goes on, it is still known that the client is missing.
+    caplog.clear()
+    strategy_of(FedAvg(), tried, out=out, nodes=5).start(grid, num_rounds=5)
+    assert f"away: {IDS[0]} is offline since round 2" in caplog.messages
+    grid.contexts[FIRST] = context
+    grid.fate = lambda message: None
+    strategy_of(FedAvg(), tried, out=out).start(grid, num_rounds=6)
+    lines = Record(out).lines()
+    assert [line["silent"] for line in lines] == [[], [IDS[0]], [], [], [], []]
+    absent = {str(IDS[0]): 2}
+    assert [line.get("absent") for line in lines] == [None, None, absent, absent, absent, None]
+    told = explain(out, client=IDS[0])
+    assert (told["silent"], told["absent"]) == ([2], [3, 4, 5])
+    sentence = "It missed rounds 2-5: it did not answer in round 2, and was away in rounds 3-5."
+    assert sentence in " ".join(str(told).split())
+
+
+def test_a_client_retired_since_its_node_is_offline_stays_recorded_as_absent() -> None:
+    tried = world(IDS)
+    grid = Here(app_of(tried), 6)
+    rounds = strategy_of(FedAvg(), tried, patience=2).rounds(grid, 5)
+    next(rounds)
+    del grid.contexts[FIRST]
+    done = [next(rounds) for _ in range(4)]
+    assert IDS[0] not in done[-1].position.members
+    assert [one.absent for one in done] == [{IDS[0]: 2}] * 4
+
+
+def test_a_listed_client_that_never_came_is_absent(caplog: pytest.LogCaptureFixture) -> None:
+    tried = world(IDS)
+    grid = Here(app_of(tried), 6)
+    listed = {client: FIRST + 7 * place for place, client in enumerate(IDS)}
+    strategy = strategy_of(FedAvg(), tried, identity={**listed, "south": 12345})
+    done = next(strategy.rounds(grid, 1))
+    assert done.answered == 6
+    strategy._log_round(done)
+    assert "away: south is offline since round 1" in caplog.messages
 
 
 def test_two_nodes_of_one_client_do_not_count_as_two() -> None:

@@ -14,6 +14,7 @@ from coterie.core import Assignment, Cohort, Federation, Plan, Replies, Round, t
 from coterie.data.attendance import Attendance, AttendanceSettings
 from coterie.engines.rounds import rounds
 from coterie.methods import CFL, FedAvg
+from coterie.records.round_line import line_of_round
 from coterie.settings import SettingError
 
 
@@ -65,6 +66,8 @@ def test_who_is_away_is_not_asked_and_keeps_its_place() -> None:
     assert [one.asked for one in done] == [4, 3, 3, 4]
     assert all(one.assignment.groups == ((2, 3, 7, 11),) for one in done)
     assert [one.position.missed for one in done] == [{}, {7: 1}, {7: 2}, {}]
+    assert [one.absent for one in done] == [{}, {7: 2}, {7: 2}, {}]
+    assert ["absent" in line_of_round(one) for one in done] == [False, True, True, False]
 
 
 @pytest.mark.parametrize("patience", [1, 4])

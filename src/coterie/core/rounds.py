@@ -104,6 +104,8 @@ class Round:
         seconds: Durations ``train``, ``server`` and ``evaluate``, in seconds.
         adversaries: Clients that are hostile.
         silent: Clients that were asked in this round and of which no reply was accepted.
+        absent: Client that was away in this round, and so was not asked -> the first of the rounds
+            in a row that it missed.
         claimed: Client -> the number of examples that it reports, if it counted for fewer.
         counted: Client -> the number for which it counted instead.
         scaled: Client -> the factor by which its update was scaled down.
@@ -132,6 +134,7 @@ class Round:
     seconds: Mapping[str, float]
     adversaries: tuple[Client, ...] = ()
     silent: tuple[Client, ...] = ()
+    absent: Mapping[Client, int] = field(default_factory=dict)
     claimed: Mapping[Client, int] = field(default_factory=dict)
     counted: Mapping[Client, int] = field(default_factory=dict)
     scaled: Mapping[Client, float] = field(default_factory=dict)

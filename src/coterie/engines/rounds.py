@@ -362,6 +362,10 @@ def round_steps(
         roster,
         missed_by_member,
     )
+    absent_since = {}
+    for client, missed_in_a_row in missed_by_member.items():
+        if client not in present_clients:
+            absent_since[client] = position.round - missed_in_a_row + 1
     position, notes_of_departures = retire_silent(
         method,
         position,
@@ -392,6 +396,7 @@ def round_steps(
         seconds=clock.seconds,
         adversaries=tuple(sorted(roster.attacks)),
         silent=tuple(sorted(round_tally.asked_clients - round_tally.answered_clients)),
+        absent=absent_since,
         claimed=round_tally.claimed,
         counted=round_tally.counted,
         scaled=round_tally.scaled,

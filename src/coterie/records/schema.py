@@ -90,6 +90,7 @@ class RoundEntry(TypedDict):
     bytes_down: Count
     evaluations: Count
     seconds: dict[str, Number]
+    absent: NotRequired[dict[ClientKey, Count]]
     released: NotRequired[dict[ClientKey, Count]]
     files: NotRequired[dict[str, str]]
     personal: NotRequired[list[Count]]

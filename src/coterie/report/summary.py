@@ -288,6 +288,16 @@ def silent(line: Line, client: ClientId) -> bool:
     return client in line["silent"] and str(client) not in line["refused"]
 
 
+def absent(line: Line, client: ClientId) -> bool:
+    """Return whether a client was away in a round, so that it was not asked. Older records do not say it.
+
+    Args:
+        line: The record of the round.
+        client: The client's id.
+    """
+    return str(client) in line.get("absent", {})
+
+
 ABOUT = ("group", "adversary")
 """Entries about a client in a round's record that are not metrics."""
 

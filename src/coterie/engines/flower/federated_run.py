@@ -127,6 +127,12 @@ class FederatedRun:
         )
         # A new run starts with the method's first state.
         self.position = start or self._first_position(online_clients)
+        # A member that missed the last rounds before a restart still misses them.
+        self.missing_since = {
+            client: self.position.round - missed_in_a_row + 1
+            for client, missed_in_a_row in self.position.missed.items()
+        }
+        self.missing_since |= memory.missing
         self.last: Round | None = None
         self._steps: Steps | None = None
 
@@ -308,9 +314,13 @@ class FederatedRun:
         Returns:
             The round with these notes.
         """
+        absent_since = finished_round.absent
+        if self.roster is None:
+            absent_since = self._absent_since(finished_round)
         # Events at nodes come before the method's notes, because they happened before its step.
         self.last = replace(
             finished_round,
+            absent=absent_since,
             notes=(*self.nodes.take_notes(), *finished_round.notes),
             refused={**self.nodes.differing_clients, **finished_round.refused},
             main=self.settings.main_metric,
@@ -319,6 +329,19 @@ class FederatedRun:
         # No server continues before this round any more.
         self.exchanges.own_values.round_stored()
         return self.last
+
+    def _absent_since(self, finished_round: Round) -> dict[int, int]:
+        """Client that was not asked, as its node was offline or silent for long -> the first round that it missed."""
+        nodes = self.nodes
+        known_clients = nodes.known_clients()
+        absent_clients = known_clients.difference(self.exchanges.online, nodes.differing_clients)
+        # A client that was asked and has not answered may be absent in the next round.
+        missing_clients = absent_clients.union(finished_round.silent) - set(finished_round.refused)
+        missing_since = {}
+        for client in sorted(missing_clients):
+            missing_since[client] = self.missing_since.get(client, finished_round.number)
+        self.missing_since = missing_since
+        return {client: missing_since[client] for client in sorted(absent_clients)}
 
     def _train_messages(self) -> list[Message]:
         with self._clock("server"):
@@ -381,4 +404,5 @@ class FederatedRun:
             names=dict(nodes.client_names),
             ended=dict(own_values.ended),
             schema=None if nodes.schema is None else nodes.schema.to_json(),
+            missing=dict(self.missing_since),
         )

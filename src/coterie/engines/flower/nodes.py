@@ -694,6 +694,8 @@ class NodeMemory:
         ended: Name of a part that ended -> the exchange from which on own values of it count again.
         schema: The schema that all clients must share, as :meth:`.schemas.Stated.to_json` writes
             it; None if it is not known.
+        missing: Client that missed the last round -> the first of the rounds in a row that it
+            missed.
     """
 
     run: str = field(default_factory=lambda: secrets.token_hex(16))
@@ -703,6 +705,7 @@ class NodeMemory:
     names: Mapping[Client, str] = field(default_factory=dict)
     ended: Mapping[str, int] = field(default_factory=dict)
     schema: Mapping[str, Any] | None = None
+    missing: Mapping[Client, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -739,6 +742,7 @@ class Nodes:
         refused_nodes: Connected nodes that were refused.
         node_of_client: Client -> the node that gets its messages.
         doubled_clients: Clients with several connected nodes.
+        connected_clients: Clients with a connected node.
         disconnected_clients: Known clients without a connected node.
         queried_nodes: Nodes that have once been asked for their ids with a wait for the answer.
         longest_query_seconds: The longest time, in seconds, in which enough of them answered.
@@ -769,6 +773,7 @@ class Nodes:
     doubled_clients: set[Client] = field(default_factory=set)
     queried_nodes: set[int] = field(default_factory=set)
     longest_query_seconds: float = 0.0
+    connected_clients: frozenset[Client] = frozenset()
     disconnected_clients: frozenset[Client] = frozenset()
     noted_texts: set[str] = field(default_factory=set)
     schema: Stated | None = None
@@ -804,6 +809,7 @@ class Nodes:
         node_counts = Counter(
             self.client_of_node[node] for node in online_nodes if node in self.client_of_node
         )
+        self.connected_clients = frozenset(node_counts)
         self._note_doubled(node_counts)
         self._note_disconnected(node_counts, online_nodes)
         # Nodes are in the order in which they joined: of several connected nodes of a client, the
@@ -811,7 +817,7 @@ class Nodes:
         for node, client in self.client_of_node.items():
             if node in online_nodes or client not in node_counts:
                 self.node_of_client[client] = node
-        return frozenset(node_counts)
+        return self.connected_clients
 
     def _forget_disconnected(self, online_nodes: set[int]) -> None:
         """Forget refusals and open queries of nodes that have gone, so that they are asked again if they return."""
@@ -838,12 +844,18 @@ class Nodes:
             if client not in node_counts and node not in online_nodes
         }
         for client in sorted(disconnected_clients - self.disconnected_clients):
-            note_text = f"client {client} is not connected, and is not asked until it is back"
+            note_text = f"client {client} is offline, and is not asked until it is back"
             self.notes.append(Note(kind="node", effect="warns", clients=(client,), text=note_text))
         for client in sorted(self.disconnected_clients - disconnected_clients):
-            note_text = f"client {client} is connected again"
+            note_text = f"client {client} is back"
             self.notes.append(Note(kind="node", clients=(client,), text=note_text))
         self.disconnected_clients = frozenset(disconnected_clients)
+
+    def known_clients(self) -> set[Client]:
+        """Return the clients that have once had a node, or that a list names."""
+        if self.identity.rule == LISTED:
+            return set(self.identity.owners)
+        return {*self.client_of_node.values(), *self.clients_before.values(), *self.identity.owners}
 
     def node(self, client: Client) -> int:
         """Return the node of a client; of several connected ones, the one that connected last."""

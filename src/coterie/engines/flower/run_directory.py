@@ -216,6 +216,7 @@ def read_memory(folder: Path) -> NodeMemory | None:
             names=client_names,
             ended=ended_parts,
             schema=schema,
+            missing=_integers(stored_memory.get("missing", {})),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"{folder / NODES_FILE} is damaged ({error})") from error

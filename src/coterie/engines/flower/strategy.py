@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from difflib import get_close_matches
@@ -116,6 +116,25 @@ def _read_list(config_value: Any) -> Any:
         )
     except ValueError:
         return config_value
+
+
+MAX_NAMED_ABSENT = 6
+"""Absent clients that the log names in each round."""
+
+
+def _absence_words(
+    finished_round: Round, shown_names: Shown, connected_clients: Container[int]
+) -> str:
+    """Which clients were not asked in a round because they were away, and since when."""
+    phrases = []
+    for client, first_missed in sorted(finished_round.absent.items())[:MAX_NAMED_ABSENT]:
+        # A node may be connected and answer nothing: then it is not asked either.
+        problem = "does not answer" if client in connected_clients else "is offline"
+        phrases.append(f"{shown_names.client(client)} {problem} since round {first_missed}")
+    other_count = len(finished_round.absent) - MAX_NAMED_ABSENT
+    if other_count > 0:
+        phrases.append(f"and {other_count} more")
+    return f"away: {'; '.join(phrases)}"
 
 
 @public
@@ -505,6 +524,12 @@ class MethodStrategy(Strategy):
             log.warning(printable(limit_text))
         for round_note in finished_round.notes:
             log.info("%s: %s", round_note.kind, shown_names.text(round_note.text))
+        if finished_round.absent:
+            connected_clients: Container[int] = ()
+            if self._federated_run is not None:
+                connected_clients = self._federated_run.nodes.connected_clients
+            absence = _absence_words(finished_round, shown_names, connected_clients)
+            log.warning(printable(absence))
 
     def _model_of_largest_group(self, assignment: Assignment) -> ArrayRecord:
         largest_group = max(assignment.groups, key=len)

@@ -59,7 +59,7 @@ function clientTable(run, ui) {
     { name: "loss", less: true, about: "On its own test data, as last tested", value: (c) => c.loss, show: (c) => number(c.loss) },
     { name: "with the model of each group on its path", left: true, less: true, about: "As last tested in each group; the best is underlined; (own): of the client's personal model", value: (c) => c.path.length, show: (c) => way(run, c) },
     { name: "best", left: true, less: true, about: "The group on its path whose model was best for it", value: (c) => c.best, show: (c) => (known(c.best) ? named(run, c.best) : "–") },
-    { name: "missed", less: true, about: "Rounds in which it was asked and did not answer", value: (c) => c.silent, show: (c) => number(c.silent) },
+    { name: "missed", less: true, about: "Rounds in which it did not answer, or was away", value: (c) => c.silent, show: (c) => number(c.silent) },
     run.clients.some((c) => c.refused) && { name: "refused", less: true, about: "Replies that were refused", value: (c) => c.refused, show: (c) => number(c.refused) },
   ].filter(Boolean);
   const table = sortable(columns, run.clients, ui.order, {

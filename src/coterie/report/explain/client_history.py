@@ -13,7 +13,7 @@ from coterie.report.explain.run_history import Paragraph
 from coterie.report.explain.view import Clients, NoteView, RunHistory, of_client
 from coterie.report.gathered import follow
 from coterie.report.limits import limited_clients
-from coterie.report.summary import silent
+from coterie.report.summary import absent, silent
 from coterie.report.verdict import for_client
 from coterie.report.words import count, rounds, short, who
 
@@ -49,6 +49,7 @@ def client_history(history: RunHistory, asked: ClientId) -> dict[str, Any]:
     standing = _standing_notes(history, notes, client, group, steps)
     standing_entries = [_step(history, note, client) for note in standing]
     silent_rounds = [line["round"] for line in history.lines if silent(line, client)]
+    absent_rounds = [line["round"] for line in history.lines if absent(line, client)]
     # 3. Decisions about models, and replies that were refused.
     choices = [note for note in run_history.choices(notes) if client in note.clients]
     refusals = {}
@@ -73,6 +74,7 @@ def client_history(history: RunHistory, asked: ClientId) -> dict[str, Any]:
         "unchanged": num_unchanged,
         "standing": standing_entries,
         "silent": silent_rounds,
+        "absent": absent_rounds,
         "limited": limited_clients(run_in_contest.first.limits, client),
         "refused": refusals,
     }
@@ -365,10 +367,23 @@ def _choices_with_personal(explanation: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _absence_words(explanation: dict[str, Any]) -> list[Paragraph]:
-    """The rounds in which the client did not answer, was limited, or was refused."""
+    """The rounds in which the client did not answer or was away, was limited, or was refused."""
     paragraphs = []
-    if explanation["silent"]:
-        paragraphs.append((0, f"It did not answer in {rounds(explanation['silent'])}."))
+    silent_rounds = explanation["silent"]
+    absent_rounds = explanation["absent"]
+    if silent_rounds and absent_rounds:
+        missed_rounds = sorted({*silent_rounds, *absent_rounds})
+        paragraphs.append(
+            (
+                0,
+                f"It missed {rounds(missed_rounds)}: it did not answer in {rounds(silent_rounds)}, "
+                f"and was away in {rounds(absent_rounds)}.",
+            )
+        )
+    elif silent_rounds:
+        paragraphs.append((0, f"It did not answer in {rounds(silent_rounds)}."))
+    elif absent_rounds:
+        paragraphs.append((0, f"It was away, and was not asked, in {rounds(absent_rounds)}."))
     paragraphs += [(0, sentence) for sentence in explanation["limited"]]
     refusals = list(explanation["refused"].items())
     for round, reason in refusals[:MAX_REFUSALS_SHOWN]:

@@ -390,7 +390,7 @@ def client_rows(run: Gathered) -> list[dict[str, Any]]:
         - personal: the tested rounds in which a personal model served it, of those on the path and
           the last one
         - personal_now: whether a personal model serves it
-        - silent: the number of rounds in which it was asked and did not answer
+        - silent: the number of rounds in which it was asked and did not answer, or was away
         - refused: the number of its replies that were refused
     """
     facts = run.facts
@@ -494,10 +494,11 @@ def best_group(path: Sequence[Sequence[Any]], naming: Shown) -> int | None:
 
 
 def count_silent_rounds(lines: Sequence[Line]) -> Counter[ClientId]:
-    """Count the rounds in which each client was asked and did not answer."""
+    """Count the rounds in which each client was asked and did not answer, or was away."""
     silent_rounds: Counter[ClientId] = Counter()
     for line in lines:
         silent_rounds.update(client for client in line["silent"] if silent(line, client))
+        silent_rounds.update(map(shown_as(line).key, line.get("absent", ())))
     return silent_rounds
 
 
