@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,9 @@ from coterie.data.adversaries import Attack
 from coterie.engines.flower.limited import LimitLog
 from coterie.engines.rounds import rounds
 from coterie.methods import FedAvg, FedFA
+from coterie.methods._fences import fence_note
 from coterie.records.record import Record
+from coterie.records.round_line import line_of_round
 from coterie.report.explain import explain
 from coterie.report.limits import Limit, limit_sentences, limited
 from coterie.report.summary import summary
@@ -170,16 +171,40 @@ def test_a_federation_logs_each_limit_once_and_totals(caplog: pytest.LogCaptureF
     ]
 
 
-def test_totals_of_a_run_that_continues_are_of_the_rounds_since() -> None:
+def test_totals_of_a_run_that_continues_are_of_all_rounds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sizes = [20] * 5 + [30_000]
+    tried = world(range(6), model=linear, sizes=sizes, training=Training(lr=0.1, batch=0))
+    grid = Here(app_of(tried), 6)
+    with a_run(), caplog.at_level(logging.INFO, "flwr.coterie"):
+        strategy_of(FedAvg(), tried, robust={}, out=tmp_path / "run").start(grid, num_rounds=2)
+        caplog.clear()
+        strategy_of(FedAvg(), tried, robust={}, out=tmp_path / "run").start(grid, num_rounds=3)
+    assert f"{tmp_path / 'run'} continues after round 2" in caplog.messages
+    # The first limit was told of in the server before; the total is that of the records.
+    assert [text for text in caplog.messages if "robust." in text] == [
+        "robust.share limited client 5 in 3 of 3 rounds: this is not the published algorithm"
+    ]
+    (limit,) = limited(Record(tmp_path / "run").shown()[1])
+    assert limit.rounds == 3
+
+
+def test_limits_on_reports_are_told_of_as_usual() -> None:
+    tried = world(range(6), model=linear, training=Training(lr=0.1, batch=0))
+    done = next(strategy_of(FedAvg(), tried).rounds(Here(app_of(tried), 6), 1))
+    done = replace(done, notes=(fence_note([5]),), names={5: "west"})
     log = LimitLog()
-    tried = world(
-        range(6), model=linear, sizes=[20] * 5 + [30_000], training=Training(lr=0.1, batch=0)
-    )
-    rounds = strategy_of(FedAvg(), tried, robust={}).rounds(Here(app_of(tried), 6), 3)
-    for done in islice(rounds, 1, 3):
-        log.new_limits(done)
-    (told,) = log.totals()
-    assert told.startswith("robust.share limited client 5 in 2 of 2 rounds since round 2: ")
+    ((said, warns),) = log.new_limits(done)
+    assert said.startswith("client west: robust.share limited what the method makes of its reports")
+    assert "usual for a client that differs from all others" in said
+    assert not warns
+    ((total, warns),) = log.totals()
+    assert total.startswith("robust.share limited reports of client west in 1 of 1 rounds: usual")
+    assert not warns
+    # Records of these rounds say the same.
+    recorded_line = line_of_round(done)
+    assert LimitLog.of_records([recorded_line], {5: "west"}) == log
 
 
 @pytest.mark.parametrize("hostile", [False, True])

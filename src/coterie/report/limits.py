@@ -137,10 +137,14 @@ def _limit_sentence(limits: Sequence[Limit], words: str, num_rounds: int) -> str
     # The number of clients is in the sentence already.
     if len(limits) > MAX_CLIENTS_IN_SENTENCE:
         named.append("...")
-    return (
-        f"{setting} {effect}: {', '.join(named)}. "
-        f"This is not the published algorithm; {OFF[setting]} is."
-    )
+    meaning = f"This is not the published algorithm; {OFF[setting]} is."
+    # Reports of an honest client are limited, too, so a reader must not take it for an attack.
+    if limits[0].effect == "bound":
+        meaning = (
+            "This is usual for a client that differs from all others, also an honest one; "
+            f"{OFF[setting]}, the published algorithm, turns it off."
+        )
+    return f"{setting} {effect}: {', '.join(named)}. {meaning}"
 
 
 def refused_sentence(lines: Sequence[Line]) -> str:
@@ -171,7 +175,10 @@ def limited_clients(limits: Iterable[Limit], client: ClientId) -> list[str]:
     for limit in limits:
         if limit.client == client:
             effect = _EFFECTS_ON_ONE[limit.effect]
-            sentences.append(f"{limit.setting} {effect} {_amount(limit)}.")
+            meaning = ""
+            if limit.effect == "bound":
+                meaning = ": usual for a client that differs from all others, also an honest one"
+            sentences.append(f"{limit.setting} {effect} {_amount(limit)}{meaning}.")
     return sentences
 
 

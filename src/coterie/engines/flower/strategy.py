@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -26,7 +27,7 @@ from coterie.data.schema import Schema, checked
 from coterie.engines.flower import messages
 from coterie.engines.flower.federated_run import FederatedRun
 from coterie.engines.flower.federation import APP_METRIC_NAMES, FederationSettings
-from coterie.engines.flower.limited import LimitLog
+from coterie.engines.flower.limited import LimitLog, LimitMessage
 from coterie.engines.flower.nodes import (
     CLAIMED,
     Identity,
@@ -116,6 +117,11 @@ def _read_list(config_value: Any) -> Any:
         )
     except ValueError:
         return config_value
+
+
+def _log_limit(limit_message: LimitMessage) -> None:
+    level = logging.WARNING if limit_message.warns else logging.INFO
+    log.log(level, printable(limit_message.text))
 
 
 MAX_NAMED_ABSENT = 6
@@ -417,6 +423,11 @@ class MethodStrategy(Strategy):
                 self._stored_assignment = settings.method.assignment(start.state)
                 result.serve(self._stored_assignment, memory.names if memory else {})
                 return self._with_cautions(result, start)
+            self._limits = LimitLog()
+            if run_directory is not None and start is not None:
+                log.info("%s continues after round %d", self.out, start.round)
+                client_names = memory.names if memory else {}
+                self._limits = LimitLog.of_records(run_directory.record.lines(), client_names)
             for finished_round in self.rounds(
                 grid, num_rounds, start=start, memory=memory, initial=initial_arrays
             ):
@@ -434,7 +445,7 @@ class MethodStrategy(Strategy):
                         result.evaluate_metrics_serverapp[finished_round.number] = metrics
             # At the end, say once more which clients were limited.
             for limit_total in self._limits.totals():
-                log.warning(printable(limit_total))
+                _log_limit(limit_total)
         return self._with_cautions(result, self.last.position if self.last else None)
 
     def _with_cautions(self, result: GroupedResult, position: Position | None) -> GroupedResult:
@@ -520,8 +531,8 @@ class MethodStrategy(Strategy):
             log.warning(
                 "client %s refused: %s", shown_names.client(client), shown_names.text(refusal)
             )
-        for limit_text in self._limits.new_limits(finished_round):
-            log.warning(printable(limit_text))
+        for limit_message in self._limits.new_limits(finished_round):
+            _log_limit(limit_message)
         for round_note in finished_round.notes:
             log.info("%s: %s", round_note.kind, shown_names.text(round_note.text))
         if finished_round.absent:
