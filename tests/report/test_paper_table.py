@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from coterie.report.compared import Comparison
+from coterie.report.over_seeds import over_seeds
 from coterie.settings import UserError
 
 
@@ -115,3 +116,22 @@ def test_runs_of_two_scenarios_have_no_common_table() -> None:
         Comparison(rows).to_table()
     with pytest.raises(UserError, match="no runs"):
         Comparison([]).to_table()
+
+
+def test_an_interval_that_says_nothing_gives_way_to_the_standard_deviation() -> None:
+    # Two seeds have no interval, and of three the one of "worst" would end above 1.
+    of_two = over_seeds([0.5, 0.7], "accuracy")
+    of_three = over_seeds([0.9, 0.7, 1.0], "accuracy")
+    assert (of_two["low"], of_two["high"]) == (None, None)
+    assert (of_three["high"], of_three["low"] > 0) == (1.0, True)
+    rows = [{**entry("a", 0.5, 0.5, 1.0), "score": of_two, "worst": of_three}]
+    assert "| a | **0.600 (sd 0.141)** | **0.867 (sd 0.153)** |" in Comparison(rows).to_table(
+        columns=["score", "worst"]
+    )
+    # In any case, if it is asked for.
+    of_many = over_seeds([0.5, 0.52, 0.51, 0.49], "accuracy")
+    rows = [{**entry("a", 0.5, 0.5, 1.0), "score": of_many}]
+    assert "0.505 ± 0.021" in Comparison(rows).to_table(columns=["score"])
+    assert "0.505 (sd 0.013)" in Comparison(rows).to_table(columns=["score"], spread="sd")
+    with pytest.raises(UserError, match="the spread of a table must be interval or sd"):
+        Comparison(rows).to_table(spread="range")

@@ -408,13 +408,18 @@ def test_seeds_are_compared_by_method(folder: Path) -> None:
     assert (cfl["method"], fedavg["method"]) == ("cfl", "fedavg")
     assert cfl["seeds"] == fedavg["seeds"] == [0, 1]
     means = [summary(folder / f"cfl-seed{seed}")["accuracy"]["mean"] for seed in (0, 1)]
-    # Student's t for one degree of freedom: 12.7062; the standard error of two values is half their
-    # distance.
+    # Two seeds have a standard deviation, and no interval that would say something.
     assert cfl["accuracy"]["mean"] == pytest.approx(sum(means) / 2)
-    assert cfl["accuracy"]["high"] - cfl["accuracy"]["mean"] == pytest.approx(
-        12.7062 * abs(means[0] - means[1]) / 2, rel=1e-5
+    assert cfl["accuracy"]["sd"] == pytest.approx(abs(means[0] - means[1]) / 2**0.5)
+    assert cfl["accuracy"]["values"] == means
+    no_interval = {"low": None, "high": None}
+    assert cfl["groups"] == {"mean": 2.0, **no_interval, "sd": 0.0, "values": [2, 2]}
+    table = compare(folder).to_pandas(each_seed=True)
+    assert list(table["seed"]) == [0, 1, 0, 1]
+    assert list(table["accuracy"][:2]) == means
+    assert list(compare(folder).to_pandas()["accuracy sd"]) == pytest.approx(
+        [cfl["accuracy"]["sd"], compare(folder)[1]["accuracy"]["sd"]]
     )
-    assert cfl["groups"] == {"mean": 2.0, "low": 2.0, "high": 2.0}
     assert cfl["std"]["mean"] == pytest.approx(
         sum(summary(folder / f"cfl-seed{seed}")["accuracy"]["std"] for seed in (0, 1)) / 2
     )

@@ -337,6 +337,17 @@ def _add_reading_arguments(command_parsers: dict[str, Parser]) -> None:
         choices=("markdown", "latex"),
         help="print the table of a paper: means ± half the 95%% interval, the best in bold",
     )
+    command_parsers["compare"].add_argument(
+        "--against",
+        metavar="METHOD",
+        help="compare each other method with this one, with the paired test over seeds",
+    )
+    command_parsers["compare"].add_argument(
+        "--spread",
+        choices=("interval", "sd"),
+        default="interval",
+        help="what follows a mean in this table: half the interval, or the standard deviation over seeds",
+    )
     _add_json(command_parsers["compare"])
     command_parsers["report"].add_argument(
         "runs", metavar="RUN", nargs="+", help="run directories, or folders of several"

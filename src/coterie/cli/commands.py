@@ -33,10 +33,13 @@ def compare(arguments: argparse.Namespace) -> int:
 
     # The same function as in Python; only the form of the output differs.
     results = compared(arguments.runs)
-    if arguments.json:
+    if arguments.against is not None:
+        differences = results.against(arguments.against)
+        say(to_json(differences) if arguments.json else str(differences))
+    elif arguments.json:
         say(to_json(results))
     elif arguments.table is not None:
-        say(results.to_table(arguments.table).rstrip("\n"))
+        say(results.to_table(arguments.table, spread=arguments.spread).rstrip("\n"))
     else:
         terminal.console(sys.stdout).print(terminal.comparison(results))
         # Which method to use, where there are several.

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie.files import Folder
 from coterie.notebook.tables import count, frame, some, table
 from coterie.records.text_files import finite
+from coterie.report.over_seeds import over_seeds
 from coterie.report.paper_table import paper_table
 from coterie.report.setting_differences import SAME_BUT_SEED, differences, named, world_titles
-from coterie.report.summary import Summary, expand, interval, summary
+from coterie.report.summary import Summary, expand, summary
 from coterie.report.words import numbered
 from coterie.settings.calls import public
+
+if TYPE_CHECKING:
+    from coterie.report.against import Differences
 
 COMPARED_NUMBERS = (
     "score",
@@ -38,21 +42,32 @@ SCORE_PARTS = {"score": "mean", "worst": "worst", "std": "std"}
 class Comparison(list[dict[str, Any]]):
     """The result of :func:`coterie.compare`: a list, which notebooks show as a table."""
 
-    def to_pandas(self) -> Any:
-        """Return a pandas data frame with one row per entry.
+    def to_pandas(self, *, each_seed: bool = False) -> Any:
+        """Return a pandas data frame with one row per entry, or per entry and seed.
+
+        Args:
+            each_seed: Whether there is a row for each seed, with its own numbers.
 
         Returns:
             Per entry: the method, the settings in which entries of one method differ, the scenario,
             the number of seeds, and the mean of each number that is compared, with the ends ``low``
-            and ``high`` of its interval.
+            and ``high`` of its interval, and with ``sd``, its standard deviation over the seeds.
+            With ``each_seed``, the seed, and each number with it.
 
         Raises:
             UserError: pandas is not installed.
         """
-        return frame(self._rows({"": "mean", " low": "low", " high": "high"}))
+        if each_seed:
+            return frame(self._rows_of_seeds())
+        return frame(self._rows({"": "mean", " low": "low", " high": "high", " sd": "sd"}))
 
-    def to_table(self, form: str = "markdown", columns: Sequence[str] = ()) -> str:
+    def to_table(
+        self, form: str = "markdown", columns: Sequence[str] = (), spread: str = "interval"
+    ) -> str:
         """Return the table of a paper: means over seeds ± half the 95 % interval, the best in bold.
+
+        With two seeds, and where the interval would leave the range of the metric, the standard
+        deviation over the seeds takes its place: ``0.784 (sd 0.042)``.
 
         Args:
             form: ``markdown``, or ``latex`` for the package booktabs.
@@ -60,10 +75,12 @@ class Comparison(list[dict[str, Any]]):
                 ``std``, ``ari``, ``bytes_up``. Without them: the main metric, its worst client, the
                 adjusted Rand index if true groups are known, and what clients send.
 
+            spread: ``interval``, or ``sd`` for the standard deviation over the seeds in all cells.
+
         Raises:
             UserError: An unknown form or column, or runs of several scenarios.
         """
-        return paper_table(self, self._labels(), form, columns)
+        return paper_table(self, self._labels(), form, columns, spread)
 
     def _labels(self) -> list[str]:
         """The methods' names; the settings in which several entries of one method differ are added."""
@@ -86,6 +103,24 @@ class Comparison(list[dict[str, Any]]):
             for text, _ in paragraphs(verdict(contest), is_comparison=is_comparison):
                 texts.append(text)
         return "\n".join(texts)
+
+    def against(self, method: str) -> Differences:
+        """Return how each other method compares with one that is named, with the paired test over seeds.
+
+        Args:
+            method: The name of the method in these runs, or its label, such as ``cfl 2``.
+
+        Returns:
+            A list, see :func:`coterie.report.against.against`, which prints as sentences.
+
+        Raises:
+            UserError: No run has this method, or several methods have this name.
+        """
+        from coterie.report.against import against
+        from coterie.report.trials import read
+
+        run_dirs = [Path(run_dir) for entry in self for run_dir in entry["run_dirs"]]
+        return against(map(read, run_dirs), method)
 
     def __repr__(self) -> str:
         methods = []
@@ -112,8 +147,25 @@ class Comparison(list[dict[str, Any]]):
             for key in (*COMPARED_NUMBERS, *entry["others"]):
                 column = entry["metric"] if key == "score" else key
                 for ending, part in part_of_ending.items():
-                    row[f"{column}{ending}"] = entry[key][part]
+                    row[f"{column}{ending}"] = entry[key].get(part)
             rows.append(row)
+        return rows
+
+    def _rows_of_seeds(self) -> list[dict[str, Any]]:
+        """The rows with the numbers of each seed."""
+        rows = []
+        for entry, settings in zip(self, differences(self), strict=True):
+            for position, seed in enumerate(entry["seeds"]):
+                row = {
+                    "method": entry["method"],
+                    "settings": settings,
+                    "scenario": entry["scenario"],
+                    "seed": seed,
+                }
+                for key in (*COMPARED_NUMBERS, *entry["others"]):
+                    column = entry["metric"] if key == "score" else key
+                    row[column] = entry[key]["values"][position]
+                rows.append(row)
         return rows
 
 
@@ -130,8 +182,9 @@ def compare(runs: Folder | Iterable[Folder]) -> Comparison:
         metric's own name), worst (its worst value of a client), std (its standard deviation over
         clients), loss, the metrics named in ``others`` (means over clients), ari, isolated, groups
         (their number), exchanges, bytes_up, bytes_down, evaluations and seconds is ``{mean, low,
-        high}``: the mean over seeds and its 95% interval by Student's t. low and high are None for
-        one seed.
+        high, sd, values}``: the mean over seeds and its 95% interval by Student's t, not beyond the
+        limits of the metric; the standard deviation over the seeds, and the number with each seed.
+        low and high are None for fewer than three seeds, sd for one.
 
     Raises:
         UserError: If a folder has no runs.
@@ -174,8 +227,9 @@ def _over_seeds(runs: Sequence[Summary]) -> dict[str, Any]:
         "exact": num_exact,
     }
     for key in (*COMPARED_NUMBERS, *first_run["others"]):
-        # Mean and interval over the seeds.
-        entry[key] = interval([_number(run, key) for run in runs])
+        # What limits a score is its metric.
+        metric = first_run["metric"] if key in ("score", "worst") else key
+        entry[key] = over_seeds([_number(run, key) for run in runs], metric)
     entry["others"] = first_run["others"]
     # The main metric also has its own name.
     entry[first_run["metric"]] = entry["score"]

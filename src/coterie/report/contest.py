@@ -322,6 +322,26 @@ class Contest:
             noise = noise_of_seeds(self._seed_differences(method, rival), len(client_pairs))
         return Gain(mean_score, mean_rival_score, improvement, noise)
 
+    def improvement_of_seed(self, method: MethodTrials, rival: MethodTrials) -> dict[int, float]:
+        """Return seed -> how much better a method is than another, in the mean over clients tested with both."""
+        improvements = {}
+        for seed in self.seeds:
+            if self.is_pooled:
+                clients = self._clients_with_sums(method, rival, self.clients)
+                score = self._pooled_score(method, clients, [seed])
+                rival_score = self._pooled_score(rival, clients, [seed])
+            else:
+                scores = self._scores(method, seed)
+                rival_scores = self._scores(rival, seed)
+                tested = [client for client in scores if client in rival_scores]
+                score = mean_value(scores[client] for client in tested) if tested else None
+                rival_score = (
+                    mean_value(rival_scores[client] for client in tested) if tested else None
+                )
+            if score is not None and rival_score is not None:
+                improvements[seed] = self._improvement(score, rival_score)
+        return improvements
+
     def _improvement(self, score: float, rival_score: float) -> float:
         return score - rival_score if self.summary["better"] == "greater" else rival_score - score
 

@@ -16,6 +16,9 @@ Entry = Mapping[str, Any]
 
 TABLE_FORMATS = ("markdown", "latex")
 
+SPREADS = ("interval", "sd")
+"""What follows a mean: half its 95 % interval, or the standard deviation over the seeds."""
+
 COLUMN_TITLES: Mapping[str, str] = {
     "score": "",  # the name of the main metric
     "worst": "worst client",
@@ -53,6 +56,7 @@ def paper_table(
     labels: Sequence[str],
     form: str = "markdown",
     columns: Sequence[str] = (),
+    spread: str = "interval",
 ) -> str:
     """The table of a comparison in Markdown or LaTeX.
 
@@ -62,6 +66,7 @@ def paper_table(
         form: ``markdown`` or ``latex`` (for the package booktabs).
         columns: Numbers of a comparison, such as ``score`` (the main metric), ``worst``, ``std``,
             ``ari``, ``bytes_up``; none: :func:`default_columns`.
+        spread: ``interval``, or ``sd`` for the standard deviation over the seeds.
 
     Raises:
         UserError: An unknown form or column, rows of several scenarios, or no rows.
@@ -69,7 +74,9 @@ def paper_table(
     _check(compared, form, columns)
     chosen_columns = list(columns) or default_columns(compared)
     titles = ["method", *(_title(compared[0], column) for column in chosen_columns)]
-    cells_of_columns = [_cells(compared, column) for column in chosen_columns]
+    if spread not in SPREADS:
+        raise UserError(f"the spread of a table must be {' or '.join(SPREADS)}, got {spread!r}")
+    cells_of_columns = [_cells(compared, column, spread) for column in chosen_columns]
     rows = []
     for number, label in enumerate(labels):
         rows.append((label, [cells[number] for cells in cells_of_columns]))
@@ -102,7 +109,7 @@ def _title(entry: Entry, column: str) -> str:
     return title or str(entry["metric"])
 
 
-def _cells(compared: Sequence[Entry], column: str) -> list[Cell]:
+def _cells(compared: Sequence[Entry], column: str, spread: str) -> list[Cell]:
     """A column: the mean over seeds ± half the 95 % interval; equal best ones are all marked."""
     in_megabytes = column.startswith("bytes")
     scale = MEGABYTE if in_megabytes else 1.0
@@ -112,11 +119,11 @@ def _cells(compared: Sequence[Entry], column: str) -> list[Cell]:
     texts = []
     means = []
     for entry in compared:
-        value = {
-            part: None if number is None else number / scale
-            for part, number in entry[column].items()
-        }
-        texts.append(plus_minus(value, digits))
+        value = {}
+        for part in ("mean", "low", "high", "sd"):
+            number = entry[column].get(part)
+            value[part] = None if number is None else number / scale
+        texts.append(plus_minus(value, digits, spread))
         means.append(None if value["mean"] is None else round(value["mean"], digits))
     best = _best(means, _better(compared[0], column))
     return [

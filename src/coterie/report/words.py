@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -207,23 +208,45 @@ def numbered(names: Sequence[str]) -> list[str]:
     return labels
 
 
-def plus_minus(value: Mapping[str, float | None], digits: int = 3) -> str:
-    """Return a mean in words, with half its interval if that is known.
+def plus_minus(value: Mapping[str, float | None], digits: int = 3, spread: str = "interval") -> str:
+    """Return a mean in words, with half its interval, or with the standard deviation over seeds.
+
+    The standard deviation is shown, and named, where the interval says nothing: with two seeds, or
+    if it goes beyond what the number can be.
 
     Args:
-        value: mean, low and high.
+        value: mean, low and high, and sd.
         digits: The number of decimal places.
+        spread: ``interval``, or ``sd`` for the standard deviation in any case.
 
     Example:
+        >>> plus_minus({"mean": 0.5, "low": None, "high": None, "sd": 0.35})
+        '0.500 (sd 0.350)'
+        >>> plus_minus({"mean": 0.9, "low": 0.7, "high": 1.0, "sd": 0.08})  # 0.9 ± 0.2 ends at 1
+        '0.900 (sd 0.080)'
         >>> plus_minus({"mean": 0.9, "low": 0.85, "high": 0.95}), plus_minus({"mean": 0.9, "low": None, "high": None})
         ('0.900 ± 0.050', '0.900')
     """
-    # The interval is symmetric, so one end says all.
     mean = value["mean"]
-    high = value["high"]
-    if mean is None or high is None:
+    standard_deviation = value.get("sd")
+    half_interval = _half_interval(value)
+    if mean is not None and spread == "interval" and half_interval is not None:
+        return f"{mean:.{digits}f} ± {half_interval:.{digits}f}"
+    if mean is None or standard_deviation is None:
         return decimals(mean, digits)
-    return f"{mean:.{digits}f} ± {high - mean:.{digits}f}"
+    return f"{mean:.{digits}f} (sd {standard_deviation:.{digits}f})"
+
+
+def _half_interval(value: Mapping[str, float | None]) -> float | None:
+    """Half the interval of a mean; None if there is none, or if it was cut at a limit of the metric."""
+    mean = value["mean"]
+    low = value["low"]
+    high = value["high"]
+    if mean is None or low is None or high is None:
+        return None
+    # An interval that was not cut is symmetric, so one end says all.
+    is_whole = math.isclose(high - mean, mean - low, rel_tol=1e-6, abs_tol=1e-9)
+    return high - mean if is_whole else None
 
 
 def decimals(value: float | None, digits: int = 3) -> str:

@@ -60,7 +60,12 @@ function section(doc, run, i) {
     content));
 }
 
-const interval = (value, digits = 3) => (!known(value.mean) ? "–" : `${value.mean.toFixed(digits)}${known(value.high) ? ` ± ${(value.high - value.mean).toFixed(digits)}` : ""}`);
+const interval = (value, digits = 3) => (!known(value.mean) ? "–" : `${value.mean.toFixed(digits)}${spread(value, digits)}`);
+/** Half the interval; the standard deviation over seeds where there is none, or where it was cut at a limit of the metric. */
+const spread = (value, digits) => {
+  const whole = known(value.high) && known(value.low) && Math.abs(value.high + value.low - 2 * value.mean) < 1e-6 * Math.max(1, Math.abs(value.mean));
+  return whole ? ` ± ${(value.high - value.mean).toFixed(digits)}` : known(value.sd) ? ` (sd ${value.sd.toFixed(digits)})` : "";
+};
 function comparison(doc) {
   const names = [...new Set(doc.runs.map((run) => run.metric))];
   const metric = names.length === 1 ? names[0] : "score";

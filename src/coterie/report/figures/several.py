@@ -15,29 +15,10 @@ from coterie.report.figures.drawings import curve, legend_below, over_rounds
 from coterie.report.figures.looks import numbered
 from coterie.report.figures.style import COLUMN, LINE_HEIGHT, panels
 from coterie.report.gathered import Gathered
+from coterie.report.over_seeds import MIN_SEEDS_OF_INTERVAL, within_limits
 from coterie.report.setting_differences import named
 from coterie.report.summary import Summary, interval, summarised
 from coterie.settings import UserError
-
-AT_MOST_ONE = (
-    "accuracy",
-    "AUROC",
-    "AveragePrecision",
-    "BalancedAccuracy",
-    "ExactMatch",
-    "F1Score",
-    "Recall",
-)
-"""Metrics from 0 to 1."""
-
-NOT_NEGATIVE = (
-    *AT_MOST_ONE,
-    "perplexity",
-    "MeanAbsoluteError",
-    "MeanSquaredError",
-    "RootMeanSquaredError",
-)
-"""Metrics that cannot be below 0."""
 
 
 def figure(runs: Sequence[Gathered], kind: str) -> Figure:
@@ -75,20 +56,22 @@ def figure(runs: Sequence[Gathered], kind: str) -> Figure:
         look = numbered(line_number)
         curve(axes, rounds, [over_seeds["mean"] for over_seeds in intervals], **look, label=label)
         if len(curves) > 1:
-            # A wide interval of few seeds goes beyond what the values can be.
-            least_value = 0.0 if kind == "traffic" or metric in NOT_NEGATIVE else -math.inf
-            greatest_value = 1.0 if metric in AT_MOST_ONE else math.inf
-            lower, upper = (
-                np.clip(
-                    np.array([over_seeds[end] for over_seeds in intervals], float),
-                    least_value,
-                    greatest_value,
+            # With two seeds the band is from one to the other, since an interval would say nothing.
+            bands = []
+            for round, over_rounds_of_seeds in zip(rounds, intervals, strict=True):
+                values = [one[round] for one in curves]
+                ends = (over_rounds_of_seeds["low"], over_rounds_of_seeds["high"])
+                if len(values) < MIN_SEEDS_OF_INTERVAL:
+                    ends = (min(values), max(values))
+                bands.append(
+                    [math.nan if end is None else within_limits(end, metric) for end in ends]
                 )
-                for end in ("low", "high")
-            )
+            lower, upper = np.transpose(bands)
             axes.fill_between(rounds, lower, upper, color=look["color"], alpha=0.18, linewidth=0)
     # The longest run sets the width.
     over_rounds(axes, max(len(run.lines) for run in runs))
+    # No axis shows values that the metric cannot have.
+    axes.set_ylim(*(within_limits(end, metric) for end in axes.get_ylim()))
     axes.set_ylabel("MB sent so far" if kind == "traffic" else metric)
     legend_below(drawing)
     return drawing
