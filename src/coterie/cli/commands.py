@@ -43,8 +43,13 @@ def compare(arguments: argparse.Namespace) -> int:
     else:
         terminal.console(sys.stdout).print(terminal.comparison(results))
         # Which method to use, where there are several.
-        if len(results) > 1 and (verdict := results.verdict()):
-            terminal.console(sys.stdout).print(Text(f"\n{verdict}"))
+        if len(results) > 1:
+            for verdict in results.verdicts():
+                clients = terminal.clients_by_method(verdict)
+                if clients is not None:
+                    terminal.console(sys.stdout).print(Text(""), clients)
+        if len(results) > 1 and (sentences := results.verdict()):
+            terminal.console(sys.stdout).print(Text(f"\n{sentences}"))
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from coterie.settings.calls import public
 
 if TYPE_CHECKING:
     from coterie.report.against import Differences
+    from coterie.report.contest import Contest
 
 COMPARED_NUMBERS = (
     "score",
@@ -86,15 +88,25 @@ class Comparison(list[dict[str, Any]]):
         """The methods' names; the settings in which several entries of one method differ are added."""
         return numbered(named(self))
 
-    def verdict(self) -> str:
-        """Return which method to use and for whom, as ``coterie run`` prints it: a line for each paragraph."""
+    def verdicts(self) -> list[dict[str, Any]]:
+        """Return a verdict for each scenario, see :func:`coterie.report.verdict.verdict`."""
+        from coterie.report.verdict import verdict
+
+        return list(map(verdict, self._contests))
+
+    @cached_property
+    def _contests(self) -> list[Contest]:
         from coterie.report.ranking import contests
         from coterie.report.trials import read
+
+        return contests(read(run_dir) for entry in self for run_dir in entry["run_dirs"])
+
+    def verdict(self) -> str:
+        """Return which method to use and for whom, as ``coterie run`` prints it: a line for each paragraph."""
         from coterie.report.verdict import paragraphs, verdict
 
-        run_dirs = [Path(run_dir) for entry in self for run_dir in entry["run_dirs"]]
         texts = []
-        all_contests = contests(map(read, run_dirs))
+        all_contests = self._contests
         titles = world_titles([contest.summary for contest in all_contests])
         for title, contest in zip(titles, all_contests, strict=True):
             if len(all_contests) > 1:

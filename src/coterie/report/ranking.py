@@ -181,6 +181,32 @@ def gains(contest: Contest) -> dict[str, dict[str, Any]]:
     return gains_of_run
 
 
+def with_other_seeds(run: Path, trial: Trial) -> tuple[Contest, MethodTrials] | None:
+    """Return the comparison of a run and its baselines over all seeds of its folder, and the run's method in it.
+
+    Args:
+        run: The run directory.
+        trial: What a comparison needs of this run.
+
+    Returns:
+        Both; None if there are no other seeds of the method and a baseline.
+    """
+    method_name = trial.summary["method"]
+    trials = [trial]
+    for name in dict.fromkeys((method_name, *BASELINES)):
+        for path in sorted(run.absolute().parent.glob(f"{name}*-seed*/{RUN_FILE}")):
+            folder = path.parent
+            if folder == run.absolute():
+                continue
+            with suppress(UserError):
+                trials.append(read(within(folder.parent, folder.name), trial.summary["rounds"]))
+    for contest in contests(trials):
+        for method in contest.methods:
+            if trial in method.trials.values() and len(contest.seeds) > 1:
+                return contest, method
+    return None
+
+
 def with_baselines(run: Path, trial: Trial) -> tuple[Contest, MethodTrials]:
     """Return the comparison of a run with the baselines of its experiment with the same seed.
 

@@ -208,6 +208,51 @@ def _comparison(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) ->
     return _table_of(rows)
 
 
+MAX_CLIENTS_IN_TABLE = 24
+"""The greatest number of clients of which a comparison shows a row each; a page has all of them."""
+
+MARKS: Mapping[int | None, str] = {1: "▲", 0: "≈", -1: "▼", None: "?"}
+"""Sign of a gain -> its mark."""
+
+
+def clients_by_method(verdict: Mapping[str, Any]) -> Together | None:
+    """Return a table with one row per client: its score with each method, and its gain over training alone.
+
+    Args:
+        verdict: A verdict.
+
+    Returns:
+        The table and what its marks mean; None without a comparison, without training alone, or for many clients.
+    """
+    table_of_clients = verdict["table"]
+    if table_of_clients is None or table_of_clients["alone"] is None:
+        return None
+    if len(table_of_clients["rows"]) > MAX_CLIENTS_IN_TABLE:
+        return None
+    has_marks = any(any(row["personal"]) for row in table_of_clients["rows"])
+    rows = []
+    for row in table_of_clients["rows"]:
+        cells = [("client", printable(str(row["client"])))]
+        if row["tests"] is not None:
+            cells.append(("tests", f"{row['tests']:g}"))
+        for method, value, num_personal in zip(
+            table_of_clients["methods"], row["values"], row["personal"], strict=True
+        ):
+            # A number of a personal model is marked, others are aligned with it.
+            mark = " own" if num_personal else "    "
+            cells.append((method, f"{decimals(value)}{mark if has_marks else ''}"))
+        gain = row["over_alone"]
+        over_alone = "-" if gain is None else f"{gain[0]:+.3f} {MARKS[gain[2]]}"
+        cells.append((f"{table_of_clients['alone']} over\ntraining alone", over_alone))
+        rows.append(cells)
+    own = "; own: of the client's personal model" if has_marks else ""
+    legend = (
+        "▲ significantly better, ▼ significantly worse, ≈ no significant difference, "
+        f"? noise is not known{own}"
+    )
+    return Together(_table_of(rows), Text(legend, style="dim"))
+
+
 def _range(numbers: Sequence[int]) -> str:
     """Return the first and the last of sorted numbers."""
     return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"

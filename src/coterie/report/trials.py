@@ -123,9 +123,10 @@ def trial(run: Path | str, description: Mapping[str, Any], lines: Sequence[Line]
         data_digest=world.get("data", ""),
         last_decision=last_decision(lines),
         personal={line["round"]: personal_clients(line) for line in lines if "personal" in line},
-        # Equal data have equal tests. In a federation clients keep their own, of which there is no
+        # Without a digest of the tests: the latest rows are the same ones with each seed, and equal
+        # data have equal tests. In a federation clients keep their own, of which there is no
         # digest: a seed does not draw them anew.
-        test_rows=world.get("test_rows") or world.get("data") or FEDERATION,
+        test_rows=world.get("test_rows") or by_time(world) or world.get("data") or FEDERATION,
         deciding_tests=dict(zip(world["clients"], world.get("deciding_tests", ()), strict=False)),
         # Where data drift, a rising loss does not mean that learning has ended.
         losses={} if "drift" in world else losses,

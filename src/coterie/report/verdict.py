@@ -19,9 +19,10 @@ from coterie.report.headline import headline
 from coterie.report.noise import MIN_SAMPLE, mean_value
 from coterie.report.recommendation import Recommendation, recommend
 from coterie.report.setting_differences import unequal
+from coterie.report.sureness import sureness
 from coterie.report.trials import MethodTrials
 from coterie.report.warnings import reference_line, warnings
-from coterie.report.words import count, number, who
+from coterie.report.words import count, names, number, who
 
 MAX_GROUPS_IN_SENTENCE = 12
 """The greatest number of groups that a verdict names."""
@@ -36,7 +37,7 @@ def verdict(contest: Contest, method: MethodTrials | None = None) -> dict[str, A
             baseline.
 
     Returns:
-        Sentences, each empty if there is nothing to say: personal (whom personal models serve),
+        Sentences, each empty if there is nothing to say: personal (whom personal models serve), sure (how sure the groups are),
         constant (what always predicting the same scores), warnings (a list: what must be said before anything else, see
         :func:`~coterie.report.warnings.warnings`), by_time (how test examples follow the others in
         time), found (how many groups), why (the last decision), better (a list: the comparison with
@@ -65,6 +66,7 @@ def verdict(contest: Contest, method: MethodTrials | None = None) -> dict[str, A
         "found": groups_found(method),
         "groups": method.first.summary["groups"],
         "personal": personal_models(method),
+        "sure": sureness(contest, method),
         "why": _why(method),
         "better": better,
         "use": use(contest, recommend(contest)) if is_tested and is_comparison else "",
@@ -107,12 +109,13 @@ def table(contest: Contest) -> dict[str, Any] | None:
 
     Returns:
         round, seeds, metric, better, methods (the labels, best first), over (the label of FedAvg's
-        column, or None), means (of each method, over the clients), pooled (whether these are of all
+        column, or None), alone (the method whose gain over training alone the rows have, or None),
+        means (of each method, over the clients), pooled (whether these are of all
         test rows together), and rows: client, tests (number of test examples or None), values (of
         each method, or None), personal (for each method, the number of seeds with which the value is
-        that of a personal model), and gains (of each method over FedAvg: ``[by, noise, sign, needed]``
-        or None, see :meth:`~coterie.report.contest.Contest.test_size_needed`). None if no round was
-        tested.
+        that of a personal model), gains (of each method over FedAvg: ``[by, noise, sign, needed]`` or
+        None, see :meth:`~coterie.report.contest.Contest.test_size_needed`) and over_alone (the same
+        of the method ``alone`` over Independent). None if no round was tested.
     """
     if contest.round is None:
         return None
@@ -124,24 +127,25 @@ def table(contest: Contest) -> dict[str, Any] | None:
         "better": contest.summary["better"],
         "methods": contest.labels,
         "over": None if fedavg is None else fedavg.label,
+        "alone": _over_training_alone(contest),
         "means": list(map(contest.mean_score, contest.methods)),
         "pooled": contest.is_pooled,
         "rows": [_row(contest, client, fedavg) for client in contest.clients],
     }
 
 
+def _over_training_alone(contest: Contest) -> str | None:
+    """Return the label of the method of which a table has the gains over training alone; None without them."""
+    independent = contest.find("independent")
+    if independent is None or contest.focus is independent:
+        return None
+    return contest.focus.label
+
+
 def _row(contest: Contest, client: ClientId, fedavg: MethodTrials | None) -> dict[str, Any]:
     """Return the row of one client."""
-    gains: list[list[Any] | None] = []
-    for method in contest.methods:
-        gain = None
-        if fedavg is not None and method is not fedavg:
-            gain = contest.client_gain(method, fedavg, client)
-        if gain is None:
-            gains.append(None)
-        else:
-            needed = contest.test_size_needed(client, gain)
-            gains.append([gain.improvement, gain.noise, gain.sign, needed])
+    gains = [_gain_entry(contest, client, method, fedavg) for method in contest.methods]
+    independent = contest.find("independent")
     return {
         "client": client,
         "tests": contest.test_size(client),
@@ -150,7 +154,21 @@ def _row(contest: Contest, client: ClientId, fedavg: MethodTrials | None) -> dic
             contest.seeds_with_personal_model(method, client) for method in contest.methods
         ],
         "gains": gains,
+        "over_alone": _gain_entry(contest, client, contest.focus, independent),
     }
+
+
+def _gain_entry(
+    contest: Contest, client: ClientId, method: MethodTrials, rival: MethodTrials | None
+) -> list[Any] | None:
+    """Return a client's gain with a method over another: ``[by, noise, sign, needed]``, or None."""
+    if rival is None or method is rival:
+        return None
+    gain = contest.client_gain(method, rival, client)
+    if gain is None:
+        return None
+    needed = contest.test_size_needed(client, gain)
+    return [gain.improvement, gain.noise, gain.sign, needed]
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -269,6 +287,8 @@ def _better_and_worse(gains: Mapping[ClientId, Gain]) -> str:
     if not better_off and not worse_off:
         return f"it is significantly better or worse for none of {clients}"
     better_for = f"{len(better_off) or 'none'} of {clients}"
+    if 0 < len(better_off) < len(gains):
+        better_for = f"{better_for} ({names(better_off)})"
     worse_for = who(worse_off) if worse_off else "none"
     return f"it is significantly better for {better_for} and significantly worse for {worse_for}"
 
@@ -476,7 +496,7 @@ def paragraphs(verdict: Mapping[str, Any], is_comparison: bool = True) -> list[t
         texts.append((verdict["constant"], False))
     texts += [(sentence, True) for sentence in verdict["warnings"]]
     texts += [(sentence, False) for sentence in comparisons]
-    texts += [(verdict[key], False) for key in ("personal", "by_time") if verdict[key]]
+    texts += [(verdict[key], False) for key in ("sure", "personal", "by_time") if verdict[key]]
     return texts
 
 
@@ -488,7 +508,7 @@ def sentences(verdict: Mapping[str, Any]) -> list[str]:
     """
     # The groups follow in the same sentence.
     groups = f"{verdict['found'].removesuffix('.')}{_group_names(verdict['groups'])}."
-    parts = [*verdict["warnings"], groups, verdict["personal"], verdict["by_time"]]
+    parts = [*verdict["warnings"], groups, verdict["sure"], verdict["personal"], verdict["by_time"]]
     if verdict["better"] or verdict["warnings"]:
         parts += [verdict["constant"], *verdict["better"]]
     return [part for part in parts if part]

@@ -143,6 +143,16 @@ def who(clients: Iterable[ClientId]) -> str:
     return f"clients {members(listed, max_spans=6)}"
 
 
+def names(clients: Iterable[ClientId]) -> str:
+    """Return clients in words, without their number.
+
+    Example:
+        >>> names([0, 1, 2, 5]), names(["north", "south"])
+        ('0-2, 5', 'north, south')
+    """
+    return members(clients, max_spans=6).rpartition(" (")[0]
+
+
 def count(quantity: int, noun: str) -> str:
     """Return a number with its noun.
 

@@ -38,6 +38,7 @@ function hero(doc, said, run, i) {
       h("h1", { id: `verdict-title-${i}` }, `${claim}.`),
       reason && h("p", { class: "reason" }, worded(`${reason[0].toUpperCase()}${reason.slice(1)}`)),
       headline && heroFacts(headline),
+      said.sure && h("p", {}, worded(said.sure)),
       said.personal && h("p", { class: "quiet" }, worded(said.personal)),
       unfinished.length > 0 && h("p", { class: "unfinished" }, `Not finished: ${unfinished.slice(0, 4).join("; ")}${unfinished.length > 4 ? "; …" : ""}.`),
       said.warnings.map((text) => h("p", { class: "warning" }, worded(text))),
@@ -89,12 +90,14 @@ function clientsByMethod(said, run) {
     ...table.methods.map((method, i) => ({
       name: method, about: `${table.metric} in round ${table.round}`, value: (r) => r.values[i], show: (r) => cell(r.values[i], r.gains[i], r.personal[i]),
     })),
+    table.alone && { name: "over training alone", about: `How much better ${table.alone} is than training alone (independent)`,
+      value: (r) => (r.over_alone ? r.over_alone[0] : null), show: (r) => (r.over_alone ? gained(r.over_alone[0], r.over_alone[2], "independent", r.over_alone[3]) : "–") },
     needs.some(Number.isFinite) && { name: "to be sure", less: true, about: "Test examples needed to be sure of a difference that is not significant, if it stays the same",
       value: (r) => needsOf.get(r.client), show: (r) => (known(needsOf.get(r.client)) ? `needs ~${about(needsOf.get(r.client))}` : "") },
   ].filter(Boolean);
   const order = states.get(`verdict ${said.scenario}`) || { column: 2, down: table.better === "smaller" };
   states.set(`verdict ${said.scenario}`, order);
-  const foot = [table.pooled ? "all rows" : "mean", "", ...table.means.map((value) => score(table, value)), ...(columns.length > table.methods.length + 2 ? [""] : [])];
+  const foot = [table.pooled ? "all rows" : "mean", "", ...table.means.map((value) => score(table, value)), ...Array(columns.length - table.methods.length - 2).fill("")];
   const means = h("tr", {}, foot.map((text, i) => h("td", { class: columns[i].less ? "less" : null }, text)));
   const seeds = table.seeds.length > 1 ? `, means over ${table.seeds.length} seeds` : "";
   const unsure = table.rows.some((row) => row.gains.some((gain) => gain && !known(gain[2])));

@@ -7,6 +7,7 @@ from typing import Any
 
 from coterie.methods.tuned import EXPECTED_GAIN
 from coterie.records.shown import ClientId, Line, personal_clients, shown_as
+from coterie.report.contest import Contest
 from coterie.report.explain import run_history
 from coterie.report.explain.decision import decision, member
 from coterie.report.explain.run_history import Paragraph
@@ -14,6 +15,7 @@ from coterie.report.explain.view import Clients, NoteView, RunHistory, of_client
 from coterie.report.gathered import follow
 from coterie.report.limits import limited_clients
 from coterie.report.summary import absent, silent
+from coterie.report.trials import MethodTrials
 from coterie.report.verdict import for_client
 from coterie.report.words import count, rounds, short, who
 
@@ -40,6 +42,8 @@ def client_history(history: RunHistory, asked: ClientId) -> dict[str, Any]:
     # 1. How the client fares, compared with other methods.
     contest, run_in_contest = run_history.rivals(history)
     verdict = for_client(contest, run_in_contest, client)
+    if verdict:
+        verdict = f"{verdict}{_over_seeds(history, contest, run_in_contest, client)}"
     # 2. The decisions about the client, and those that left it where it is.
     steps, num_unchanged = _steps(notes, client)
     step_entries = []
@@ -78,6 +82,24 @@ def client_history(history: RunHistory, asked: ClientId) -> dict[str, Any]:
         "limited": limited_clients(run_in_contest.first.limits, client),
         "refused": refusals,
     }
+
+
+def _over_seeds(
+    history: RunHistory, contest: Contest, run_in_contest: MethodTrials, client: ClientId
+) -> str:
+    """What the other seeds of the folder say, or how to find it out, where this seed alone does not tell; else empty."""
+    rivals = [method for method in contest.methods if method is not run_in_contest]
+    gains = [contest.client_gain(run_in_contest, rival, client) for rival in rivals]
+    if all(gain is None or gain.sign is not None for gain in gains):
+        return ""
+    over_seeds = run_history.rivals_over_seeds(history)
+    if over_seeds is None:
+        return " Runs with three seeds or more in one folder (--seeds 3) would tell."
+    contest_of_seeds, method = over_seeds
+    if contest_of_seeds.repeats_tests:
+        return " The other seeds in this folder have the same test rows, so they do not tell."
+    said = for_client(contest_of_seeds, method, client)
+    return f" In the mean over the {len(contest_of_seeds.seeds)} seeds in this folder: {said}"
 
 
 def _steps(notes: Sequence[NoteView], client: ClientId) -> tuple[list[NoteView], int]:

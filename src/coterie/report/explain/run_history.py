@@ -15,7 +15,7 @@ from coterie.report.explain.decision import decision
 from coterie.report.explain.view import Clients, NoteView, RunHistory, clients_of
 from coterie.report.limits import refused_sentence
 from coterie.report.listing import first_line
-from coterie.report.ranking import with_baselines
+from coterie.report.ranking import with_baselines, with_other_seeds
 from coterie.report.summary import agreement, last_tested, without
 from coterie.report.trials import MethodTrials, trial
 from coterie.report.verdict import sentences, verdict
@@ -91,6 +91,12 @@ def left_out(history: RunHistory) -> dict[str, str]:
 def rivals(history: RunHistory) -> tuple[Contest, MethodTrials]:
     """Return the run's comparison with FedAvg and Independent of its experiment, and its entry in it."""
     return with_baselines(history.folder, trial(history.folder, history.description, history.lines))
+
+
+def rivals_over_seeds(history: RunHistory) -> tuple[Contest, MethodTrials] | None:
+    """Return the same over all seeds of its experiment; None if there is one seed."""
+    own_trial = trial(history.folder, history.description, history.lines)
+    return with_other_seeds(history.folder, own_trial)
 
 
 def heading(history: RunHistory) -> dict[str, Any]:
