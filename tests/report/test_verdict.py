@@ -504,7 +504,9 @@ def test_an_explanation_compares_with_the_experiments_baselines(tmp_path: Path) 
     assert "0.417 to 0.292 in rounds 1 to 2 with fedavg" in losses
     assert groups == "cfl found 1 group."
     assert "in round 2, the mean accuracy of cfl is 0.450 higher (0.750 against 0.300)" in compared
-    assert compared.endswith("better for 1 of 2 clients and significantly worse for none.")
+    assert compared.endswith(
+        "better for 1 of 2 clients (client 0) and significantly worse for none."
+    )
     assert words(own, width=1000).startswith(" ".join(found))
     assert (
         "in round 1, the mean accuracy of cfl is 0.350 higher"

@@ -22,6 +22,9 @@ def sureness(contest: Contest, method: MethodTrials) -> str:
     if method.name in BASELINES or len(method.first.summary["groups"]) < 2:
         return ""
     reasons = [_beyond_chance(method), _over_seeds(method), _loss_of_one_model(contest, method)]
+    # One seed without any evidence says nothing.
+    if len(method.trials) == 1 and not reasons[0] and not reasons[2]:
+        return ""
     in_words = "; ".join(reason for reason in reasons if reason)
     return f"How sure are the groups? {in_words[:1].upper()}{in_words[1:]}."
 

@@ -288,7 +288,8 @@ def _better_and_worse(gains: Mapping[ClientId, Gain]) -> str:
         return f"it is significantly better or worse for none of {clients}"
     better_for = f"{len(better_off) or 'none'} of {clients}"
     if 0 < len(better_off) < len(gains):
-        better_for = f"{better_for} ({names(better_off)})"
+        named = who(better_off) if len(better_off) == 1 else names(better_off)
+        better_for = f"{better_for} ({named})"
     worse_for = who(worse_off) if worse_off else "none"
     return f"it is significantly better for {better_for} and significantly worse for {worse_for}"
 
@@ -489,14 +490,18 @@ def paragraphs(verdict: Mapping[str, Any], is_comparison: bool = True) -> list[t
     """
     comparisons = []
     if is_comparison:
-        comparisons = [sentence for sentence in (*verdict["better"], verdict["use"]) if sentence]
+        comparisons = [*filter(None, verdict["better"])]
+    groups = [verdict[key] for key in ("sure", "personal") if verdict[key]]
     texts = []
     # What a constant prediction scores is worth a sentence only beside others.
     if verdict["warnings"] or comparisons:
         texts.append((verdict["constant"], False))
     texts += [(sentence, True) for sentence in verdict["warnings"]]
-    texts += [(sentence, False) for sentence in comparisons]
-    texts += [(verdict[key], False) for key in ("sure", "personal", "by_time") if verdict[key]]
+    texts += [(sentence, False) for sentence in (*comparisons, *groups)]
+    if is_comparison and verdict["use"]:
+        texts.append((verdict["use"], False))
+    if verdict["by_time"]:
+        texts.append((verdict["by_time"], False))
     return texts
 
 
