@@ -38,7 +38,7 @@ function sortable(columns, rows, order, { chosen, pick, caption, odd, foot } = {
   fill();
   return table;
 }
-const classOf = (column) => [column.left && "left", column.less && "less"].filter(Boolean).join(" ") || null;
+const classOf = (column) => [column.left && "left", column.less && "less", column.wrap && "wrap"].filter(Boolean).join(" ") || null;
 /** What is missing comes last, whichever way. */
 function compared(a, b, down) {
   if (!known(a) || !known(b)) return known(b) - known(a);

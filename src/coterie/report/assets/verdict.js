@@ -90,7 +90,7 @@ function clientsByMethod(said, run) {
     ...table.methods.map((method, i) => ({
       name: method, about: `${table.metric} in round ${table.round}`, value: (r) => r.values[i], show: (r) => cell(r.values[i], r.gains[i], r.personal[i]),
     })),
-    table.alone && { name: "over training alone", about: `How much better ${table.alone} is than training alone (independent)`,
+    table.alone && { name: "over training alone", less: true, wrap: true, about: `How much better ${table.alone} is than training alone (independent)`,
       value: (r) => (r.over_alone ? r.over_alone[0] : null), show: (r) => (r.over_alone ? gained(r.over_alone[0], r.over_alone[2], "independent", r.over_alone[3]) : "–") },
     needs.some(Number.isFinite) && { name: "to be sure", less: true, about: "Test examples needed to be sure of a difference that is not significant, if it stays the same",
       value: (r) => needsOf.get(r.client), show: (r) => (known(needsOf.get(r.client)) ? `needs ~${about(needsOf.get(r.client))}` : "") },

@@ -273,8 +273,6 @@ def _group_words(explanation: dict[str, Any]) -> list[Paragraph]:
     paragraphs = [
         (0, f"It is with {who(companions)}." if companions else "It is alone in its group.")
     ]
-    if explanation["personal_now"]:
-        paragraphs.append((0, "It is served by its personal model, not by that of its group."))
     # True groups are known in simulations only.
     truth = explanation["truth"]
     if truth is not None:
@@ -288,6 +286,8 @@ def _group_words(explanation: dict[str, Any]) -> list[Paragraph]:
             agreement = f"This is not its true group: {'; '.join(mistakes)}."
         hidden = "(The true groups come with the data and are hidden from all methods.)"
         paragraphs.append((0, f"{agreement} {hidden}"))
+    if explanation["personal_now"]:
+        paragraphs.append((0, "It is served by its personal model, not by that of its group."))
     if explanation["adversary"]:
         paragraphs.append(
             (0, "It simulates an adversary. (This is recorded, and hidden from all methods.)")
