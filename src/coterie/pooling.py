@@ -27,6 +27,10 @@ SUM_NAMES = ("rows", "errors", "means", "squares")
 MAX_ROWS = 10**12
 """More rows than this are not taken from a client."""
 
+MIN_ROWS_OF_WORST = 5
+"""With fewer test rows, a client's accuracy moves by more than a fifth with each of them, so the worst
+client of all is mostly chance."""
+
 FEW_ROWS = 10
 """With fewer test rows, a client's own value of such a metric says little."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import shlex
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ import torch
 import coterie
 from coterie.cli import main
 from coterie.core import P_VALUE
+from coterie.report import terminal
 from coterie.report.contest import Contest
 from coterie.report.explain import explain, words
 from coterie.report.noise import NORMAL_95, two_areas, two_shares
@@ -547,3 +549,44 @@ def test_without_tests_there_is_nothing_to_compare(tmp_path: Path) -> None:
     )
     assert explain(folders[1])["verdict"] == ["cfl found 2 groups: client 0 | client 1."]
     assert explain(folders[1], client=0)["verdict"] == []
+
+
+def test_a_worst_client_of_a_few_rows_is_chance(tmp_path: Path) -> None:
+    accuracies = dict.fromkeys(range(4), 0.5)
+    few = [
+        run(tmp_path / f"{tests}-{method}", method, accuracies, tests=tests)
+        for tests in (1, 4, 5)
+        for method in ("cfl", "fedavg")
+    ]
+    sentence = "4 of 4 clients have fewer than 5 test rows, so the worst client is mostly chance: "
+    for folders, size in ((few[:2], "1 row"), (few[2:4], "4 rows")):
+        said = verdict(contest(*folders))["warnings"]
+        assert any(text.startswith(f"{sentence}0 ({size}), 1 ({size})") for text in said)
+        assert coterie.summary(folders[0])["few_tests"] == [0, 1, 2, 3]
+        compared = coterie.compare(folders)
+        assert [entry["few_tests"] for entry in compared] == [4, 4]
+        assert "0.500*" in shown_table(compared)
+    said = verdict(contest(*few[4:]))["warnings"]
+    assert not any("mostly chance" in text for text in said)
+    assert coterie.summary(few[4])["few_tests"] == []
+    assert "mostly chance" not in shown_table(coterie.compare(few[4:]))
+
+
+def test_personal_models_are_counted_in_comparisons(tmp_path: Path) -> None:
+    folders = []
+    for method in ("auto", "fedavg"):
+        made = line(1, [[0, 1, 2]])
+        if method == "auto":
+            made["personal"] = [0, 2]
+        folders.append(write(tmp_path / method, [made], method, tests=[24] * 3))
+    compared = coterie.compare(folders)
+    assert [entry["personal"]["mean"] for entry in compared] == [2, 0]
+    assert "2 of 3" in shown_table(compared)
+    assert "models" not in shown_table(compared[1:])
+
+
+def shown_table(compared: Sequence[Any]) -> str:
+    """The table as a terminal shows it."""
+    stream = io.StringIO()
+    terminal.console(stream).print(terminal.comparison(compared))
+    return stream.getvalue()

@@ -392,8 +392,11 @@ def test_no_progress_is_shown_unless_asked(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err == ""
 
 
-def test_progress_is_a_bar_that_starts_no_thread(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_a_bar_that_starts_no_thread(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("tqdm")
+    monkeypatch.setattr("coterie.notebook.progress._is_watched", lambda: True)
     before = set(threading.enumerate())
     made = []
     for done in coterie.run("fedavg", named(), rounds=3, workers=1, progress=True):
@@ -415,6 +418,7 @@ def test_without_tqdm_progress_is_a_line_per_round(
         return original(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setattr("coterie.notebook.progress._is_watched", lambda: True)
     assert followed(progress=True) == [1, 2, 3]
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3
@@ -424,9 +428,10 @@ def test_without_tqdm_progress_is_a_line_per_round(
 
 
 def test_the_bar_of_a_run_that_goes_on_begins_where_it_stopped(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("tqdm")
+    monkeypatch.setattr("coterie.notebook.progress._is_watched", lambda: True)
     (run,) = coterie.begin(named(), tmp_path / "run", "fedavg", rounds=3, workers=1)
     rounds = run.rounds()
     next(rounds)
@@ -559,3 +564,16 @@ def test_runs_of_an_own_method_continue_with_it(
     assert coterie.reopen(again[1].folder, methods=[OwnFedAvg()])[0].method == OwnFedAvg(
         fraction=0.5
     )
+
+
+def test_in_a_log_progress_is_a_line_every_few_seconds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # stderr is no terminal here, and three rounds take less than five seconds.
+    assert followed(progress=True) == [1, 2, 3]
+    (last_line,) = capsys.readouterr().err.splitlines()
+    assert last_line.startswith("fedavg: round 3 of 3: ")
+    # If time flies, each round has a line.
+    monkeypatch.setattr("coterie.notebook.progress.MIN_SECONDS_BETWEEN_LINES", 0.0)
+    assert followed(progress=True) == [1, 2, 3]
+    assert len(capsys.readouterr().err.splitlines()) == 3

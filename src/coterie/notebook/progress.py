@@ -1,14 +1,21 @@
-"""The progress of a run in a notebook or a script: a bar if tqdm is installed, otherwise one line per round on stderr."""
+"""The progress of a run in a notebook or a script: a bar if tqdm is installed, otherwise one line per round on stderr.
+
+In a log file a bar would be hundreds of lines, so there it is a line every few seconds.
+"""
 
 from __future__ import annotations
 
 import sys
+import time
 import warnings
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from typing import Any, Protocol, TypeVar
 
 from coterie.printable import say
+
+MIN_SECONDS_BETWEEN_LINES = 5.0
+"""Least time in seconds between two lines in a log file."""
 
 
 class Numbered(Protocol):
@@ -35,12 +42,20 @@ def followed(rounds: Generator[R, None, None], name: str, total: int) -> Iterato
         The rounds.
     """
     with closing(rounds):
+        if not _is_watched():
+            yield from _lines(rounds, name, total, MIN_SECONDS_BETWEEN_LINES)
+            return
         bar_class = _bar()
         yield from (
             _lines(rounds, name, total)
             if bar_class is None
             else _drawn(bar_class, rounds, name, total)
         )
+
+
+def _is_watched() -> bool:
+    """Whether stderr is a terminal or a notebook, where a bar is drawn again and again in its place."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 def _drawn(bar_class: Any, rounds: Iterator[R], name: str, total: int) -> Iterator[R]:
@@ -56,12 +71,18 @@ def _drawn(bar_class: Any, rounds: Iterator[R], name: str, total: int) -> Iterat
         progress.leave = bool(progress.n)
 
 
-def _lines(rounds: Iterator[R], name: str, total: int) -> Iterator[R]:
+def _lines(rounds: Iterator[R], name: str, total: int, seconds_between: float = 0.0) -> Iterator[R]:
+    """The rounds, with a line for each; but for the last one at least some seconds after the line before."""
+    time_of_last_line = time.monotonic()
     for finished_round in rounds:
-        say(
-            f"{name}: round {finished_round.number} of {total}: {_event(finished_round)}",
-            sys.stderr,
-        )
+        now = time.monotonic()
+        is_last = finished_round.number >= total
+        if is_last or now - time_of_last_line >= seconds_between:
+            time_of_last_line = now
+            say(
+                f"{name}: round {finished_round.number} of {total}: {_event(finished_round)}",
+                sys.stderr,
+            )
         yield finished_round
 
 

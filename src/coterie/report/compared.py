@@ -29,6 +29,7 @@ COMPARED_NUMBERS = (
     "ari",
     "isolated",
     "groups",
+    "personal",
     "exchanges",
     "bytes_up",
     "bytes_down",
@@ -193,10 +194,11 @@ def compare(runs: Folder | Iterable[Folder]) -> Comparison:
         One dict per entry. Each of score (the main metric, mean over clients; also under the
         metric's own name), worst (its worst value of a client), std (its standard deviation over
         clients), loss, the metrics named in ``others`` (means over clients), ari, isolated, groups
-        (their number), exchanges, bytes_up, bytes_down, evaluations and seconds is ``{mean, low,
-        high, sd, values}``: the mean over seeds and its 95% interval by Student's t, not beyond the
-        limits of the metric; the standard deviation over the seeds, and the number with each seed.
-        low and high are None for fewer than three seeds, sd for one.
+        (their number), personal (the number of clients with a personal model), exchanges, bytes_up,
+        bytes_down, evaluations and seconds is ``{mean, low, high, sd, values}``: the mean over
+        seeds and its 95% interval by Student's t, not beyond the limits of the metric; the standard
+        deviation over the seeds, and the number with each seed. low and high are None for fewer than
+        three seeds, sd for one.
 
     Raises:
         UserError: If a folder has no runs.
@@ -237,6 +239,8 @@ def _over_seeds(runs: Sequence[Summary]) -> dict[str, Any]:
         "seeds": [run["seed"] for run in runs],
         "run_dirs": [run["run_dir"] for run in runs],
         "exact": num_exact,
+        "few_tests": max(len(run.get("few_tests", ())) for run in runs),
+        "clients": sum(map(len, first_run["groups"])),
     }
     for key in (*COMPARED_NUMBERS, *first_run["others"]):
         # What limits a score is its metric.
@@ -257,6 +261,8 @@ def _number(run: Summary, key: str) -> float | None:
         number = None if score is None else score[SCORE_PARTS[key]]
     elif key == "groups":
         number = len(run["groups"])
+    elif key == "personal":
+        number = len(run.get("personal", ()))
     else:
         number = run.get(key)
     return number

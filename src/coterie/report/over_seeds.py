@@ -36,6 +36,7 @@ NOT_NEGATIVE = (
     "RootMeanSquaredError",
     "std",
     "groups",
+    "personal",
     "exchanges",
     "bytes_up",
     "bytes_down",

@@ -24,13 +24,14 @@ COLUMN_TITLES: Mapping[str, str] = {
     "worst": "worst client",
     "std": "std over clients",
     "ari": "ARI",
+    "personal": "own models",
     "bytes_up": "MB up",
     "bytes_down": "MB down",
 }
 """Number of a comparison -> the title of its column; others have their own name."""
 
 LESS_IS_BETTER = ("std", "loss", "exchanges", "bytes_up", "bytes_down", "evaluations", "seconds")
-NEITHER_IS_BETTER = ("groups", "isolated")
+NEITHER_IS_BETTER = ("groups", "personal", "isolated")
 MEGABYTE = 1e6
 """The unit of columns of bytes; those with fewer bytes than this are shown to 1 kB."""
 

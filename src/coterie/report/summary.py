@@ -15,6 +15,7 @@ from coterie.boundary import Boundary, spent
 from coterie.clustering import adjusted_rand
 from coterie.data.scenario import OWN_DATA, flattened
 from coterie.files import Folder, within
+from coterie.pooling import MIN_ROWS_OF_WORST
 from coterie.records.record import RUN_FILE, Record
 from coterie.records.shown import ClientId, Line, ends, shown_as, spread, truth_at
 from coterie.records.text_files import finite
@@ -59,6 +60,8 @@ def summary(run: Folder) -> Summary:
           better
         - score: mean, std and worst of the main metric over clients, and per_client, in the last
           tested round; and the same under the metric's own name, such as accuracy
+        - few_tests: the clients with fewer than five test rows (or subjects), with which the worst
+          value of a client is mostly chance; empty also where the sizes are not recorded
         - loss and each other metric, whose names are in others: the mean over clients
         - bytes_up, bytes_down, exchanges, evaluations, seconds: the sums over all rounds. An
           evaluation is that of a model on a client's data, requested by the method.
@@ -121,6 +124,7 @@ def summarised(
         "true_groups": truth_at(world, last_line["round"]),
         "ari": agreement_at(world, last_line),
         "adversaries": adversaries,
+        "few_tests": _clients_with_few_tests(world),
         "isolated": isolated(last_line["groups"], adversaries),
         **scores(lines),
     }
@@ -135,6 +139,18 @@ def summarised(
     }
     result: Summary = finite(numbers)
     return result
+
+
+def _clients_with_few_tests(world: Mapping[str, Any]) -> list[ClientId]:
+    """Return the clients whose test sets are so small that the worst value is mostly chance."""
+    test_sizes = world.get("test_subjects")
+    if test_sizes is None:
+        test_sizes = world.get("tests", ())
+    return [
+        client
+        for client, test_size in zip(world["clients"], test_sizes, strict=False)
+        if 0 < test_size < MIN_ROWS_OF_WORST
+    ]
 
 
 def _run_settings(description: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from coterie.pooling import MIN_ROWS_OF_WORST
 from coterie.printable import printable
 from coterie.records.shown import Line, mean_of, personal_clients, shown_as
 from coterie.report.console import console as console
@@ -76,6 +77,9 @@ Cells = list[tuple[str, str]]
 """A row of a table from left to right: the heading of each column, and its cell."""
 
 
+FEW_TESTS_IN_WORDS = f"some clients have fewer than {MIN_ROWS_OF_WORST} test rows, so the worst client is mostly chance"
+
+
 def table(summaries: Sequence[Summary]) -> Table:
     """Return a table with one row per run.
 
@@ -100,7 +104,7 @@ def table(summaries: Sequence[Summary]) -> Table:
         cells += [
             ("rounds", str(run["rounds"])),
             (title(summaries), decimals(score.get("mean"))),
-            ("worst", decimals(score.get("worst"))),
+            ("worst", f"{decimals(score.get('worst'))}{few_tests_mark(run)}"),
         ]
         cells += [(metric, decimals(run.get(metric))) for metric in other_metrics]
         cells.append(("groups", str(len(run["groups"]))))
@@ -175,6 +179,8 @@ def comparison(compared: Sequence[Mapping[str, Any]]) -> Together:
         for label, settings in zip(labels, method_settings, strict=True):
             if settings:
                 paragraphs.append(Text(f"{label}: {settings}", style="dim"))
+        if any(map(few_tests_mark, entries)):
+            paragraphs.append(Text(f"*: {FEW_TESTS_IN_WORDS}", style="yellow"))
         # Settings that make the comparison unfair.
         unequal_settings = "; ".join(unequal(entries, labels))
         if unequal_settings:
@@ -186,6 +192,7 @@ def comparison(compared: Sequence[Mapping[str, Any]]) -> Together:
 def _comparison(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> Table:
     """Return the table of one scenario: at most 116 columns, for labels of 11 letters."""
     has_adversaries = any(entry["isolated"]["mean"] is not None for entry in compared)
+    has_personal = any(entry["personal"]["mean"] for entry in compared)
     rows = []
     for entry, label in zip(compared, labels, strict=True):
         cells = [
@@ -193,10 +200,18 @@ def _comparison(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) ->
             ("seeds", str(len(entry["seeds"]))),
             ("rounds", _range(entry["rounds"])),
             (title(compared), plus_minus(entry["score"])),
-            ("worst\nclient", decimals(entry["worst"]["mean"])),
+            ("worst\nclient", f"{decimals(entry['worst']['mean'])}{few_tests_mark(entry)}"),
             ("std of\nclients", decimals(entry["std"]["mean"])),
             ("adjusted\nRand", decimals(entry["ari"]["mean"], 2)),
             ("groups", decimals(entry["groups"]["mean"], 1)),
+        ]
+        # A client's own model is another kind of model than that of its group.
+        if has_personal:
+            num_personal = entry["personal"]["mean"] or 0
+            num_clients = entry.get("clients")
+            of_clients = f" of {num_clients}" if num_clients else ""
+            cells.append(("own\nmodels", f"{num_personal:g}{of_clients}"))
+        cells += [
             ("exchanges", decimals(entry["exchanges"]["mean"], 0)),
             ("up", size(entry["bytes_up"]["mean"])),
             ("down", size(entry["bytes_down"]["mean"])),
@@ -251,6 +266,11 @@ def clients_by_method(verdict: Mapping[str, Any]) -> Together | None:
         f"? noise is not known{own}"
     )
     return Together(_table_of(rows), Text(legend, style="dim"))
+
+
+def few_tests_mark(entry: Mapping[str, Any]) -> str:
+    """Return the mark of a worst value where clients have so few test rows that it is mostly chance."""
+    return "*" if entry.get("few_tests") else ""
 
 
 def _range(numbers: Sequence[int]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from coterie.pooling import MIN_ROWS_OF_WORST
 from coterie.records.shown import ClientId
 from coterie.report.contest import Contest
 from coterie.report.learning import Fall, still_falling
@@ -46,6 +47,7 @@ def warnings(contest: Contest) -> list[str]:
     constant_warning = no_better(contest, best)
     below = [] if constant_warning else clients_below(contest, best)
     lines += [constant_warning, below_line(contest, best, below), undecided_line(contest, below)]
+    lines.append(small_tests_line(contest))
     # 3. One model is recommended against evidence for groups, or the comparison came too early.
     if len(contest.methods) > 1:
         lines.append(evidence_line(contest, best, below))
@@ -174,6 +176,30 @@ def undecided_line(contest: Contest, below: Sequence[ClientBelow]) -> str:
         clients_with_size.append(f"{client} ({_size_in_words(contest, client)})")
     return (
         f"Test sets too small to decide this: {', '.join(clients_with_size)}{_and_more(undecided)}."
+    )
+
+
+def small_tests_line(contest: Contest) -> str:
+    """Return which clients have so few test rows that the worst client is a matter of chance; empty if none has."""
+    sizes: dict[ClientId, float] = {}
+    for client in contest.clients:
+        size = contest.test_size(client)
+        if size is not None and size < MIN_ROWS_OF_WORST:
+            sizes[client] = size
+    # A few rows of a mean over all clients do not matter; a worst value is always one of them.
+    if not sizes or len(contest.clients) < 2:
+        return ""
+    smallest_first = sorted(sizes, key=sizes.__getitem__)
+    clients_with_size = [
+        f"{client} ({_size_in_words(contest, client)})"
+        for client in smallest_first[:MAX_CLIENTS_IN_WARNING]
+    ]
+    have = "has" if len(sizes) == 1 else "have"
+    return (
+        f"{len(sizes)} of {count(len(contest.clients), 'client')} {have} fewer than "
+        f"{MIN_ROWS_OF_WORST} test {contest.test_unit.removeprefix('test ').replace('examples', 'rows')}, "
+        f"so the worst client is mostly chance: {', '.join(clients_with_size)}"
+        f"{_and_more(smallest_first)}."
     )
 
 
