@@ -348,6 +348,11 @@ def _add_reading_arguments(command_parsers: dict[str, Parser]) -> None:
         default="interval",
         help="what follows a mean in this table: half the interval, or the standard deviation over seeds",
     )
+    command_parsers["compare"].add_argument(
+        "--clients",
+        action="store_true",
+        help="one row per client: its newest score with each method; of one run also its group, and rounds that it missed",
+    )
     _add_json(command_parsers["compare"])
     command_parsers["report"].add_argument(
         "runs", metavar="RUN", nargs="+", help="run directories, or folders of several"

@@ -29,6 +29,7 @@ def compare(arguments: argparse.Namespace) -> int:
 
     from coterie.records.text_files import to_json
     from coterie.report import terminal
+    from coterie.report.client_results import client_rows
     from coterie.report.compared import compare as compared
 
     # The same function as in Python; only the form of the output differs.
@@ -36,6 +37,11 @@ def compare(arguments: argparse.Namespace) -> int:
     if arguments.against is not None:
         differences = results.against(arguments.against)
         say(to_json(differences) if arguments.json else str(differences))
+    elif arguments.clients:
+        if arguments.json:
+            say(to_json(client_rows(results, results.labels())))
+        else:
+            terminal.console(sys.stdout).print(terminal.client_tables(results))
     elif arguments.json:
         say(to_json(results))
     elif arguments.table is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from coterie.files import Folder
 from coterie.notebook.tables import count, frame, some, table
+from coterie.records.shown import ClientId
 from coterie.records.text_files import finite
 from coterie.report.over_seeds import over_seeds
 from coterie.report.paper_table import paper_table
@@ -83,10 +85,10 @@ class Comparison(list[dict[str, Any]]):
         Raises:
             UserError: An unknown form or column, or runs of several scenarios.
         """
-        return paper_table(self, self._labels(), form, columns, spread)
+        return paper_table(self, self.labels(), form, columns, spread)
 
-    def _labels(self) -> list[str]:
-        """The methods' names; the settings in which several entries of one method differ are added."""
+    def labels(self) -> list[str]:
+        """Return the methods' names; the settings in which several entries of one method differ are added."""
         return numbered(named(self))
 
     def verdicts(self) -> list[dict[str, Any]]:
@@ -198,7 +200,8 @@ def compare(runs: Folder | Iterable[Folder]) -> Comparison:
         bytes_down, evaluations and seconds is ``{mean, low, high, sd, values}``: the mean over
         seeds and its 95% interval by Student's t, not beyond the limits of the metric; the standard
         deviation over the seeds, and the number with each seed. low and high are None for fewer than
-        three seeds, sd for one.
+        three seeds, sd for one. worst_client is the client with the worst value, if it is the same
+        in all seeds.
 
     Raises:
         UserError: If a folder has no runs.
@@ -246,11 +249,31 @@ def _over_seeds(runs: Sequence[Summary]) -> dict[str, Any]:
         # What limits a score is its metric.
         metric = first_run["metric"] if key in ("score", "worst") else key
         entry[key] = over_seeds([_number(run, key) for run in runs], metric)
+    entry["worst_client"] = _worst_client(runs)
     entry["others"] = first_run["others"]
     # The main metric also has its own name.
     entry[first_run["metric"]] = entry["score"]
     result: dict[str, Any] = finite(entry)
     return result
+
+
+def _worst_client(runs: Sequence[Summary]) -> ClientId | None:
+    """Return the honest client with the worst score, if it is the same in all runs; otherwise None."""
+    worst_clients: set[ClientId | None] = set()
+    for run in runs:
+        worst_client = None
+        worst_score = math.inf
+        adversaries = set(map(str, run["adversaries"]))
+        for client, score in (run["score"] or {"per_client": {}})["per_client"].items():
+            if score is None or client in adversaries:
+                continue
+            # A small value is worse, unless the metric is one such as an error.
+            badness = score if run["better"] == "greater" else -score
+            if badness < worst_score:
+                worst_client = client
+                worst_score = badness
+        worst_clients.add(worst_client)
+    return worst_clients.pop() if len(worst_clients) == 1 else None
 
 
 def _number(run: Summary, key: str) -> float | None:

@@ -13,11 +13,15 @@ from rich.tree import Tree
 from coterie.pooling import MIN_ROWS_OF_WORST
 from coterie.printable import printable
 from coterie.records.shown import Line, mean_of, personal_clients, shown_as
+from coterie.report.client_results import client_rows
 from coterie.report.console import console as console
 from coterie.report.group_tree import Group, history
 from coterie.report.setting_differences import differences, unequal, world_titles
 from coterie.report.summary import Summary, last_tested
 from coterie.report.words import decimals, members, numbered, plus_minus
+
+MAX_WORST_CLIENTS = 4
+"""The greatest number of methods for which a comparison names the worst client."""
 
 MAX_PARTS_OF_EVENT = 4
 """The greatest number of groups that the line about a decision lists, and of client ranges in each."""
@@ -162,18 +166,14 @@ def comparison(compared: Sequence[Mapping[str, Any]]) -> Together:
         compared: The entries of :func:`coterie.compare`.
     """
     paragraphs: list[Text | Table] = []
-    titles = world_titles(compared)
-    for world_title in dict.fromkeys(titles):
-        entries = [
-            entry
-            for entry, title_of_entry in zip(compared, titles, strict=True)
-            if title_of_entry == world_title
-        ]
+    for world_title, entries in _of_worlds(compared):
         labels = numbered([entry["method"] for entry in entries])
         # An empty line between two scenarios.
         if paragraphs:
             paragraphs.append(Text(""))
         paragraphs += [Text(world_title, style="bold"), _comparison(entries, labels)]
+        if worst_clients := _worst_clients(entries, labels):
+            paragraphs.append(Text(worst_clients, style="dim"))
         # The settings by which entries of one method differ.
         method_settings = differences(entries, ("settings",))
         for label, settings in zip(labels, method_settings, strict=True):
@@ -187,6 +187,87 @@ def comparison(compared: Sequence[Mapping[str, Any]]) -> Together:
             warning = f"The rows differ in more than the method: {unequal_settings}"
             paragraphs.append(Text(warning, style="yellow"))
     return Together(*paragraphs)
+
+
+def client_tables(compared: Sequence[Mapping[str, Any]]) -> Together:
+    """Return a table per scenario and settings of it, with one row per client.
+
+    A row has the client's score with each method, the mean over seeds. For a single run it has the
+    client's group, loss, and how many rounds it missed, too.
+
+    Args:
+        compared: The entries of :func:`coterie.compare`.
+    """
+    paragraphs: list[Text | Table] = []
+    for world_title, entries in _of_worlds(compared):
+        if paragraphs:
+            paragraphs.append(Text(""))
+        labels = numbered([entry["method"] for entry in entries])
+        client_results = client_rows(entries, labels)
+        if "group" in client_results[0]:
+            rows = _rows_of_run(client_results, title(entries))
+        else:
+            world_title = f"{world_title}, {title(entries)}"
+            rows = _rows_of_methods(client_results, labels)
+        paragraphs += [Text(world_title, style="bold"), _table_of(rows)]
+    return Together(*paragraphs)
+
+
+def _rows_of_run(client_results: Sequence[Mapping[str, Any]], metric: str) -> list[Cells]:
+    """One row per client of a single run."""
+    rows = []
+    for result in client_results:
+        (score,) = result["scores"].values()
+        rows.append(
+            [
+                ("client", printable(str(result["client"]))),
+                ("group", _or_dash(result["group"])),
+                (metric, decimals(score)),
+                ("loss", decimals(result["loss"])),
+                ("tested in\nround", _or_dash(result["tested"])),
+                ("rounds\nmissed", str(result["missed"])),
+                ("replies\nrefused", str(result["refused"])),
+            ]
+        )
+    return rows
+
+
+def _rows_of_methods(
+    client_results: Sequence[Mapping[str, Any]], labels: Sequence[str]
+) -> list[Cells]:
+    """One row per client of several runs: its score with each method."""
+    rows = []
+    for result in client_results:
+        cells = [("client", printable(str(result["client"])))]
+        cells += [(label, decimals(result["scores"][label])) for label in labels]
+        rows.append(cells)
+    return rows
+
+
+def _or_dash(number: int | None) -> str:
+    return "-" if number is None else str(number)
+
+
+def _of_worlds(
+    compared: Sequence[Mapping[str, Any]],
+) -> list[tuple[str, list[Mapping[str, Any]]]]:
+    """Each scenario with settings of it, and the entries of it."""
+    entries_of_title: dict[str, list[Mapping[str, Any]]] = {}
+    for world_title, entry in zip(world_titles(compared), compared, strict=True):
+        entries_of_title.setdefault(world_title, []).append(entry)
+    return list(entries_of_title.items())
+
+
+def _worst_clients(entries: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> str:
+    """Who the worst client is, with each method; empty for many methods, or where it differs between seeds."""
+    phrases = []
+    for entry, label in zip(entries, labels, strict=True):
+        client = entry.get("worst_client")
+        if client is not None:
+            phrases.append(f"{printable(str(client))} with {label}")
+    if not phrases or len(phrases) > MAX_WORST_CLIENTS:
+        return ""
+    return f"worst client: {', '.join(phrases)}; compare --clients shows all clients"
 
 
 def _comparison(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> Table:
