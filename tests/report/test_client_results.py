@@ -12,7 +12,7 @@ from rich.console import Console
 
 from coterie.cli import main
 from coterie.report import terminal
-from coterie.report.client_results import ClientResult, results_of_run
+from coterie.report.client_results import NewestResult, results_of_run
 from coterie.report.compared import compare
 from told_runs import recorded
 
@@ -46,9 +46,9 @@ def run(tmp_path: Path) -> Path:
 
 def test_the_newest_result_of_each_client(run: Path) -> None:
     results = results_of_run(run)
-    assert results[0] == ClientResult(group=1, score=0.5, tested=3)
+    assert results[0] == NewestResult(group=1, score=0.5, tested=3)
     # Its score is that of the round in which it was last tested.
-    assert results[2] == ClientResult(group=2, score=0.2, tested=2, missed=2, refused=1)
+    assert results[2] == NewestResult(group=2, score=0.2, tested=2, missed=2, refused=1)
 
 
 def test_a_run_has_a_row_per_client_and_names_its_worst(

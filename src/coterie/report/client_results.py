@@ -13,7 +13,7 @@ from coterie.report.summary import absent, silent
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientResult:
+class NewestResult:
     """What the records of a run say about one client at last.
 
     Attributes:
@@ -33,7 +33,7 @@ class ClientResult:
     refused: int = 0
 
 
-def results_of_run(run: Path | str) -> dict[ClientId, ClientResult]:
+def results_of_run(run: Path | str) -> dict[ClientId, NewestResult]:
     """Return the newest result of each client of a run, by the name under which the client is shown."""
     _, lines = Record(run).shown()
     return {client: _result(lines, client) for client in _clients(lines)}
@@ -47,7 +47,7 @@ def _clients(lines: Sequence[Line]) -> list[ClientId]:
     return sorted(clients, key=lambda client: (isinstance(client, str), client))
 
 
-def _result(lines: Sequence[Line], client: ClientId) -> ClientResult:
+def _result(lines: Sequence[Line], client: ClientId) -> NewestResult:
     group = None
     for position, members in enumerate(lines[-1]["groups"], start=1):
         if client in members:
@@ -61,7 +61,7 @@ def _result(lines: Sequence[Line], client: ClientId) -> ClientResult:
     missed_lines = [line for line in lines if silent(line, client) or absent(line, client)]
     refused_lines = [line for line in lines if str(client) in line["refused"]]
     entry = {} if tested_line is None else tested_line["clients"][str(client)]
-    return ClientResult(
+    return NewestResult(
         group=group,
         score=None if tested_line is None else entry[shown_as(tested_line).main],
         loss=entry.get("loss"),
@@ -82,9 +82,9 @@ def client_rows(
 
     Returns:
         Per row: ``client``; ``scores``: label -> the client's score, the mean over seeds, or None
-        if a run has none; and for a single run the fields of :class:`ClientResult`.
+        if a run has none; and for a single run the fields of :class:`NewestResult`.
     """
-    results_of_entry: list[list[dict[ClientId, ClientResult]]] = []
+    results_of_entry: list[list[dict[ClientId, NewestResult]]] = []
     for entry in entries:
         results_of_entry.append(list(map(results_of_run, entry["run_dirs"])))
     # The clients of all runs, in the order of the first run that has them.
@@ -98,7 +98,7 @@ def client_rows(
         scores = {}
         for label, results_of_seeds in zip(labels, results_of_entry, strict=True):
             scores[label] = _mean(
-                results.get(client, ClientResult()).score for results in results_of_seeds
+                results.get(client, NewestResult()).score for results in results_of_seeds
             )
         row: dict[str, Any] = {"client": client, "scores": scores}
         if is_single:

@@ -9,19 +9,25 @@ from typing import Any, NamedTuple
 from coterie.core import Client, Round
 from coterie.robust import OFF
 
-SCALED = "scaled"
+NORM_SCALED = "scaled"
 """An update was scaled down."""
 
-COUNTED = "counted"
+CLAIM_REDUCED = "counted"
 """A client counted for fewer examples than it reported."""
 
-BOUND = "bound"
+REPORTS_LIMITED = "bound"
 """What the method makes of a client's reports was limited."""
 
-SETTING_OF_EFFECT = {SCALED: "robust.norms", COUNTED: "robust.share", BOUND: "robust.share"}
+SETTING_OF_EFFECT = {
+    NORM_SCALED: "robust.norms",
+    CLAIM_REDUCED: "robust.share",
+    REPORTS_LIMITED: "robust.share",
+}
 """Effect -> the setting that had it."""
 
-USUAL = "usual for a client that differs from all others, also an honest one; nothing need be done"
+USUAL_MEANING = (
+    "usual for a client that differs from all others, also an honest one; nothing need be done"
+)
 """What a limit on a client's reports means, unlike the other two: honest sites have it, too."""
 
 
@@ -65,13 +71,13 @@ class LimitLog:
         limit_log = cls(names=dict(names))
         for line in recorded_lines:
             limit_log.completed = line["round"]
-            effects = [(SCALED, int(client)) for client in line.get("scaled", ())]
-            effects += [(COUNTED, int(client)) for client in line.get("claimed", ())]
+            effects = [(NORM_SCALED, int(client)) for client in line.get("scaled", ())]
+            effects += [(CLAIM_REDUCED, int(client)) for client in line.get("claimed", ())]
             bound_clients: set[Client] = set()
             for note in line["notes"]:
                 if note["effect"] == "limits":
                     bound_clients.update(note["clients"])
-            effects += [(BOUND, client) for client in sorted(bound_clients)]
+            effects += [(REPORTS_LIMITED, client) for client in sorted(bound_clients)]
             for effect in effects:
                 limit_log.rounds[effect] = limit_log.rounds.get(effect, 0) + 1
         return limit_log
@@ -90,19 +96,19 @@ class LimitLog:
         # What limits did to each client in this round. Notes come from the method.
         words_of_effect: dict[tuple[str, Client], str] = {}
         for client, scale_factor in finished_round.scaled.items():
-            words_of_effect[SCALED, client] = (
+            words_of_effect[NORM_SCALED, client] = (
                 f"scaled its update down to {scale_factor:.3g} of its length"
             )
         for client, claimed_examples in finished_round.claimed.items():
             counted = finished_round.counted.get(client, claimed_examples)
-            words_of_effect[COUNTED, client] = (
+            words_of_effect[CLAIM_REDUCED, client] = (
                 f"counted {counted:,} of the {claimed_examples:,} examples that it reports"
             )
         for note in finished_round.notes:
             if note.effect == "limits":
                 for client in note.clients:
-                    words_of_effect[BOUND, client] = (
-                        f"limited what the method makes of its reports: {USUAL}"
+                    words_of_effect[REPORTS_LIMITED, client] = (
+                        f"limited what the method makes of its reports: {USUAL_MEANING}"
                     )
         # Each effect on a client is mentioned once; the totals follow at the end of the run.
         messages = []
@@ -114,7 +120,7 @@ class LimitLog:
                     f"client {self._name(client)}: {setting} {effect_in_words} "
                     f"(first in round {finished_round.number}; {OFF[setting]} turns it off)"
                 )
-                messages.append(LimitMessage(text, effect != BOUND))
+                messages.append(LimitMessage(text, effect != REPORTS_LIMITED))
             self.rounds[effect, client] = earlier_rounds + 1
         return messages
 
@@ -122,13 +128,17 @@ class LimitLog:
         """Return one sentence for each effect and client: in how many rounds limits had it."""
         messages = []
         for (effect, client), limited_rounds in sorted(self.rounds.items()):
-            meaning = USUAL if effect == BOUND else "this is not the published algorithm"
-            limited = "reports of client" if effect == BOUND else "client"
+            meaning = (
+                USUAL_MEANING
+                if effect == REPORTS_LIMITED
+                else "this is not the published algorithm"
+            )
+            limited = "reports of client" if effect == REPORTS_LIMITED else "client"
             text = (
                 f"{SETTING_OF_EFFECT[effect]} limited {limited} {self._name(client)} "
                 f"in {limited_rounds} of {self.completed} rounds: {meaning}"
             )
-            messages.append(LimitMessage(text, effect != BOUND))
+            messages.append(LimitMessage(text, effect != REPORTS_LIMITED))
         return messages
 
     def _name(self, client: Client) -> str:
