@@ -48,7 +48,7 @@ from coterie.data.schema import NOT_SCALED, Schema
 from coterie.data.spelling import check_unlike, name_of
 from coterie.data.splits import check_shares, hold_out
 from coterie.data.tasks import PredictionTask, hint
-from coterie.data.tensor_sets import PARTS, as_arrays
+from coterie.data.tensor_sets import PARTS, arrays_of_pairs, as_arrays
 from coterie.data.time_order import (
     ORDERS,
     about_order,
@@ -700,7 +700,7 @@ def from_lists(
         clients: Each client's data, in a list or by the clients' names: ``(x, y)``, ``(x, y,
             x_test, y_test)``, a mapping with the keys of a client's .npz file (x, y, x_validation,
             y_validation, x_test, y_test), a data set of PyTorch or Hugging Face, or a mapping with
-            such data sets as train, validation and test. An x is an array or tensor, also a
+            such data sets, or pairs (x, y), as train, validation and test. An x is an array or tensor, also a
             memory-mapped one, a data frame, or a tuple or dict of them, which the model receives as
             arguments. Names of columns, keys and classes are matched: all clients need the same
             ones. Items of a data set are read when they are needed. A mapping may also have a
@@ -767,8 +767,10 @@ def from_lists(
         raise UserError("a world needs at least one client")
     client_names = [name_of(key) for key in data_of_key]
     check_unlike(data_of_key, "clients")
-    data_of_key = order_of_each(data_of_key, order, gap)
     contexts = {name: f"client {name}" if are_named else name for name in client_names}
+    for key, client_name in zip(data_of_key, client_names, strict=True):
+        data_of_key[key] = arrays_of_pairs(data_of_key[key], contexts[client_name])
+    data_of_key = order_of_each(data_of_key, order, gap)
     matching = Matching(None if after is None else after.about)
     data_of_client: dict[str, Any] = {}
     for client_name, given_data in zip(client_names, data_of_key.values(), strict=True):

@@ -8,7 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+
+from coterie.notebook.tables import some
+from coterie.settings import UserError
 
 PARTS = ("train", "validation", "test")
 """Keys of the data sets of a client."""
@@ -55,6 +59,53 @@ def _concatenated(datasets: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor] 
         if len({(tensor.shape[1:], tensor.dtype) for tensor in same_part}) > 1:
             return None
     return torch.cat(all_inputs), torch.cat(all_targets)
+
+
+def arrays_of_pairs(data: Any, context: str) -> Any:
+    """Return a client's data whose parts are pairs of arrays with the keys of a client's .npz file; other data as they are.
+
+    Args:
+        data: Anything that :func:`coterie.from_lists` takes as a client.
+        context: The client, for messages.
+
+    Raises:
+        UserError: A part is a mapping or an array, or only some parts are pairs.
+    """
+    if not isinstance(data, Mapping) or "train" not in data:
+        return data
+    parts = {part: data[part] for part in PARTS if data.get(part) is not None}
+    for part, content in parts.items():
+        if isinstance(content, Mapping | np.ndarray | torch.Tensor):
+            given = "an array"
+            if isinstance(content, Mapping):
+                given = f"a mapping with {some(list(content)) or 'nothing'}"
+            keys = ", ".join(f"{kind}_{name}" for name in PARTS for kind in "xy")
+            raise UserError(
+                f"{context}: its {part} part must be a data set or a pair (inputs, targets), "
+                f"got {given}; arrays may also be given by the keys {keys}"
+            )
+    pairs = {part: content for part, content in parts.items() if _is_pair_of_arrays(content)}
+    if not pairs:
+        return data
+    if len(pairs) < len(parts):
+        other = next(part for part in parts if part not in pairs)
+        raise UserError(
+            f"{context}: its {next(iter(pairs))} part is a pair of arrays, and its {other} part is none: "
+            "give pairs for all parts, or data sets"
+        )
+    arrays: dict[str, Any] = {}
+    for part, (inputs, targets) in pairs.items():
+        arrays[f"x_{part}"] = inputs
+        arrays[f"y_{part}"] = targets
+    return arrays | {key: value for key, value in data.items() if key not in PARTS}
+
+
+def _is_pair_of_arrays(content: Any) -> bool:
+    """Whether a part is an array of inputs and one of targets; a list of two items (input, target) is a data set."""
+    if not isinstance(content, tuple | list) or len(content) != 2:
+        return False
+    # The shape of a single number is empty.
+    return all(getattr(array, "shape", ()) for array in content)
 
 
 def as_arrays(data: Any) -> dict[str, Any] | None:
