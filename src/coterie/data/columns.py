@@ -8,7 +8,8 @@ values, dates where numbers are needed, and values of mixed types.
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -150,6 +151,54 @@ def values(frame: Any, name: Any, context: str) -> np.ndarray:
         Missing().plus(np.array([is_missing(value) for value in array])).check(context)
         return _of_one_kind(array, context)
     return array
+
+
+class RowCountError(UserError):
+    """Columns of a table have different numbers of rows: no column alone is at fault."""
+
+
+class Problems:
+    """What is wrong with the columns of a table: all of it is refused at once.
+
+    Args:
+        context: The table, for messages.
+    """
+
+    def __init__(self, context: str) -> None:
+        self.context = context
+        self.errors: list[UserError] = []
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """A block about one column, whose refusal is kept for later."""
+        try:
+            yield
+        except RowCountError:
+            raise
+        except UserError as error:
+            self.errors.append(error)
+
+    def check(self) -> None:
+        """Raise :class:`~coterie.settings.UserError` with every refusal; a single one as it is."""
+        if not self.errors:
+            return
+        if len(self.errors) == 1:
+            raise self.errors[0]
+        # Columns with the same advice share it.
+        columns_of_advice: dict[str, list[str]] = {}
+        for error in self.errors[:MAX_LISTED_NAMES]:
+            sentence = str(error).removeprefix(f"{self.context}: the column ")
+            problem, _, advice = sentence.partition(": ")
+            columns_of_advice.setdefault(advice, []).append(problem)
+        texts = []
+        for advice, problems in columns_of_advice.items():
+            texts.append(f"{', '.join(problems)}{f': {advice}' if advice else ''}")
+        more = len(self.errors) - MAX_LISTED_NAMES
+        rest = f"; and {more} more" if more > 0 else ""
+        raise UserError(
+            f"{self.context} has {len(self.errors)} columns that cannot be used as they are. "
+            f"{'; '.join(texts)}{rest}"
+        )
 
 
 @dataclass

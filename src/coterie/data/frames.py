@@ -17,7 +17,16 @@ import numpy as np
 import torch
 
 from coterie.data.arrays import as_array
-from coterie.data.columns import MAKE_NUMBERS, check_columns, listed, names_of, of_dates, values
+from coterie.data.columns import (
+    MAKE_NUMBERS,
+    Problems,
+    RowCountError,
+    check_columns,
+    listed,
+    names_of,
+    of_dates,
+    values,
+)
 from coterie.data.examples import Pool, check_distinct
 from coterie.data.matching import Matching, check_rows
 from coterie.data.objective import Objective
@@ -175,18 +184,24 @@ def clients_of(
         """A column, which must have as many rows as that of the clients."""
         column = values(frame, name, context)
         if len(column) != len(owners):
-            raise UserError(
+            raise RowCountError(
                 f"{context}: the column {name} has {len(column)} rows, and the column {client} has {len(owners)}"
             )
         return column
 
     # What each row says: its target, its inputs, and, where they are given, its subject and time.
-    target_columns = {str(name): column_of(name) for name in target_names}
-    outputs, predicted = _outputs(target_columns, task, earlier_facts, context)
-    inputs, dtypes = _inputs(feature_names, column_of, len(owners), context)
+    problems = Problems(context)
+    target_columns: dict[str, np.ndarray] = {}
+    for name in target_names:
+        with problems.noted():
+            target_columns[str(name)] = column_of(name)
+    inputs, dtypes = _inputs(feature_names, column_of, len(owners), problems)
     meta: dict[str, torch.Tensor] = {}
     if subject is not None:
-        meta[SUBJECT] = _subjects(column_of(subject), subject, context)
+        with problems.noted():
+            meta[SUBJECT] = _subjects(column_of(subject), subject, context)
+    problems.check()
+    outputs, predicted = _outputs(target_columns, task, earlier_facts, context)
     row_times = None
     if order is not None:
         row_times = _times(frame, order, bool(uses.order), len(owners), context)
@@ -475,30 +490,38 @@ def _instead(text: str) -> str:
 
 
 def _inputs(
-    names: Sequence[Any], column_of: Callable[[Any], np.ndarray], rows: int, context: str
+    names: Sequence[Any], column_of: Callable[[Any], np.ndarray], rows: int, problems: Problems
 ) -> tuple[torch.Tensor, list[str]]:
-    """The inputs ``(N, features)`` float32, and the type of each column."""
+    """The inputs ``(N, features)`` float32, and the type of each column; columns that cannot be inputs are problems."""
     matrix = np.empty((rows, len(names)), np.float32)
     dtypes = []
     for column_place, name in enumerate(names):
-        # The values, of which text and dates cannot be inputs.
-        column = column_of(name)
-        # Whole numbers and fractions may be one column, at different clients.
-        dtypes.append("boolean" if column.dtype.kind == "b" else "number")
-        if column.dtype.kind == "O":
-            text_row, text = _first_text(column)
-            advice = of_dates(name) if is_date_column(column) else _instead(text)
-            raise UserError(
-                f"{context}: the column {name} is text ({text!r} in row {text_row:,}): {advice}"
-            )
-        # Numbers that are too large for float32 become infinite, which the next check refuses.
-        with np.errstate(over="ignore"):
-            matrix[:, column_place] = column
-        if not np.isfinite(matrix[:, column_place]).all():
-            raise UserError(f"{context}: the column {name} must hold finite numbers in float32")
-        # Different numbers may also become one number, such as ids and times in seconds.
-        check_distinct(column[:, None], f"{context}: the column", [name])
+        with problems.noted():
+            column = column_of(name)
+            # Whole numbers and fractions may be one column, at different clients.
+            dtypes.append("boolean" if column.dtype.kind == "b" else "number")
+            _check_numbers(column, name, problems.context)
+            # Numbers that are too large for float32 become infinite.
+            with np.errstate(over="ignore"):
+                matrix[:, column_place] = column
+            if not np.isfinite(matrix[:, column_place]).all():
+                raise UserError(
+                    f"{problems.context}: the column {name} must hold finite numbers in float32"
+                )
+            # Different numbers may also become one number, such as ids and times in seconds.
+            check_distinct(column[:, None], f"{problems.context}: the column", [name])
     return torch.from_numpy(matrix), dtypes
+
+
+def _check_numbers(column: np.ndarray, name: Any, context: str) -> None:
+    """Raise :class:`~coterie.settings.UserError` for a column of text or dates, which cannot be inputs."""
+    if column.dtype.kind != "O":
+        return
+    text_row, text = _first_text(column)
+    advice = of_dates(name) if is_date_column(column) else _instead(text)
+    raise UserError(
+        f"{context}: the column {name} is text ({text!r} in row {text_row:,}): {advice}"
+    )
 
 
 def _first_text(column: np.ndarray) -> tuple[int, str]:

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, ClassVar
 import numpy as np
 
 from coterie.data import readers
-from coterie.data.columns import MAKE_NUMBERS, Missing, check_columns, listed
+from coterie.data.columns import MAKE_NUMBERS, Missing, Problems, check_columns, listed
 from coterie.data.datasets.source import DatasetSettings, OwnSource, register
 from coterie.data.frames import (
     NUMBER_PATTERN,
@@ -322,8 +322,11 @@ def _read_csv(
                 kind_of_column[column_name] = _common_kind(kind_of_column.get(column_name), fields)
     if not missing_values:
         raise UserError(f"{path} has no rows below the names of its columns")
+    problems = Problems(str(path))
     for column_name, missing_in_column in missing_values.items():
-        missing_in_column.check(f"{path}: the column {column_name}")
+        with problems.noted():
+            missing_in_column.check(f"{path}: the column {column_name}")
+    problems.check()
     unpacked_bytes = sum(
         8 * missing_in_column.rows for missing_in_column in missing_values.values()
     )
