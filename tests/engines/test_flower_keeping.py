@@ -11,7 +11,7 @@ import torch
 
 pytest.importorskip("flwr", reason="Flower is not installed")
 
-from flwr.app import Context, RecordDict
+from flwr.app import Context, Message, RecordDict
 
 from coterie.data.world import World
 from coterie.engines import rounds as inprocess
@@ -116,9 +116,35 @@ def test_layers_that_are_lost_are_told_of_and_begin_anew(tmp_path: Path) -> None
     assert again.last is not None
     assert again.last.answered == 4
     assert [note.text for note in again.last.notes if note.kind == "node"] == [
-        f"client {client} should have its layers of exchange 1, but has none, and starts anew"
+        f"client {client} has lost its own layers of exchange 1, and starts anew "
+        "(keep-dir at the node keeps such values)"
         for client in IDS
     ]
+
+
+def test_a_client_whose_answer_was_lost_continues_with_what_it_has_trained(tmp_path: Path) -> None:
+    tried = world(IDS)
+    grid = nodes(tried, tmp_path / "kept")
+    strategy = strategy_of(FedPer(), tried)
+    rounds = strategy.rounds(grid, 3)
+    next(rounds)
+    # The second training of the first client reaches its node, and its answer is lost.
+    answer = grid._answer
+
+    def losing(message: Message) -> Message | None:
+        reply = answer(message)
+        return None if message.metadata.dst_node_id == FIRST else reply
+
+    grid._answer = losing  # type: ignore[method-assign]
+    assert next(rounds).silent == (IDS[0],)
+    grid._answer = answer  # type: ignore[method-assign]
+    done = next(rounds)
+    (note,) = (note for note in done.notes if "its own layers" in note.text)
+    assert note.text == (
+        f"client {IDS[0]} continues with its own layers from a training whose answer did not count "
+        "(exchange 1): nothing is lost"
+    )
+    assert note.effect == "info"
 
 
 def test_an_update_that_is_refused_changes_no_layer(tmp_path: Path) -> None:

@@ -348,6 +348,7 @@ class GridExchanges:
             self.nodes.notes += self.masking.notes
         # 3. Combine the replies to each part of the plan in the form that the part needs.
         replies: dict[str, Replies] = {}
+        own_value_notes: dict[str, Note] = {}
         for part_name, part in plan.leaves():
             # The results of this part, and why others are refused: in this part, or altogether.
             results: dict[Client, ClientResult] = {}
@@ -362,7 +363,7 @@ class GridExchanges:
                     refused_in_part[client] = refusal
             replies[part_name] = self._combined(part_name, part, results, refused_in_part)
             # Clients whose replies count have stored their own values after this exchange.
-            self.nodes.notes += self.own_values.update(
+            notes_of_part = self.own_values.update(
                 part_name,
                 part,
                 {client: results[client] for client in replies[part_name].clients},
@@ -370,6 +371,10 @@ class GridExchanges:
                 self.nodes.node,
                 self.wire.counts,
             )
+            # A client that lost the values of several parts is noted once.
+            for note in notes_of_part:
+                own_value_notes.setdefault(note.text, note)
+        self.nodes.notes += own_value_notes.values()
         # 4. Own values of parts that end here do not count any more.
         self.own_values.end_parts(plan.all_ended_parts, exchange)
         # 5. Held-out losses are reported once for all parts.

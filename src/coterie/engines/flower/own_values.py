@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from coterie.core import Client, Note, Plan, Task
+from coterie.core import Client, Effect, Note, Plan, Task
 from coterie.training import ClientResult
 
 
@@ -82,8 +82,7 @@ class OwnValues:
             expected = exchanges_of_part.get(client, -1)
             uses_values = bool(task.local_layers) or uses_personal_model
             if clients_report and uses_values and stored_at != expected:
-                note_text = _lost_values(client, bool(task.local_layers), stored_at, expected)
-                yield Note(kind="node", effect="warns", clients=(client,), text=note_text)
+                yield _unexpected_values(client, bool(task.local_layers), stored_at, expected)
             # From now on the node has these layers, which need not be sent to it.
             layers_of_node[part_name] = task.local_layers
             exchanges_of_part[client] = exchange
@@ -120,15 +119,27 @@ def _stores_values(task: Task) -> bool:
     return task.personal is not None or keeps_layers
 
 
-def _lost_values(client: Client, has_layers: bool, stored_at: int, expected: int) -> str:
-    """The sentence about a client with other own values than it should have, by exchanges or -1."""
-    kept_values = "layers" if has_layers else "personal model"
-    # Say what the client should have, and what it has instead.
-    pronoun = "those" if has_layers else "that"
-    should_have = f"no {kept_values} of its own"
-    if expected >= 0:
-        should_have = f"its {kept_values} of exchange {expected}"
-    actual_values = "none, and starts anew"
-    if stored_at >= 0:
-        actual_values = f"{pronoun} of exchange {stored_at}"
-    return f"client {client} should have {should_have}, but has {actual_values}"
+def _unexpected_values(client: Client, has_layers: bool, stored_at: int, expected: int) -> Note:
+    """A note about a client with other own values than the server knows of, by exchanges or -1.
+
+    Newer values are no loss: the client has trained them, and its answer was lost or came late.
+    """
+    kept_values = "its own layers" if has_layers else "its personal model"
+    effect: Effect = "warns"
+    if stored_at > expected:
+        effect = "info"
+        text = (
+            f"client {client} continues with {kept_values} from a training whose answer did not "
+            f"count (exchange {stored_at}): nothing is lost"
+        )
+    elif stored_at >= 0:
+        text = (
+            f"client {client} has lost {kept_values} of exchange {expected}, and continues with "
+            f"older values, of exchange {stored_at}"
+        )
+    else:
+        text = (
+            f"client {client} has lost {kept_values} of exchange {expected}, and starts anew "
+            "(keep-dir at the node keeps such values)"
+        )
+    return Note(kind="node", effect=effect, clients=(client,), text=text)
