@@ -291,7 +291,8 @@ def _comparison(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) ->
             num_personal = entry["personal"]["mean"] or 0
             num_clients = entry.get("clients")
             of_clients = f" of {num_clients}" if num_clients else ""
-            cells.append(("own\nmodels", f"{num_personal:g}{of_clients}"))
+            in_words = f"{num_personal:.1f}".removesuffix(".0")
+            cells.append(("own\nmodels", f"{in_words}{of_clients}"))
         cells += [
             ("exchanges", decimals(entry["exchanges"]["mean"], 0)),
             ("up", size(entry["bytes_up"]["mean"])),
