@@ -86,9 +86,9 @@ def test_a_federation_is_compared_and_taken_out_as_any_run(
     federated(Path("fedavg"), rounds=2, method=FedAvg())
     status, out, err = call(capsys, "compare", "cfl", "fedavg")
     assert (status, err) == (0, "")
-    # A row for each method; below the table, after an empty line, the verdict.
+    # A row for each method and the worst client; below the table, after an empty line, the verdict.
     table = out.split("\n\n")[0]
-    assert [line.split()[0] for line in table.splitlines()[-2:]] == ["cfl", "fedavg"]
+    assert [line.split()[0] for line in table.splitlines()[-3:]] == ["cfl", "fedavg", "worst"]
     found = json.loads(call(capsys, "compare", "cfl", "fedavg", "--json")[1])
     assert [(one["method"], one["scenario"], one["groups"]["mean"]) for one in found] == [
         ("cfl", "federation", 2.0),

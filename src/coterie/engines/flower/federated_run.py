@@ -273,6 +273,14 @@ class FederatedRun:
         self._steps = self._exchanges_of_round(self._clock)
         self._plan, self._plan_position = next(self._steps)
         train_messages = self._train_messages()
+        # The first round takes long, as every node starts a process: the log shows that it began.
+        if self.last is None:
+            log.info(
+                "round %d begins: %d of %d connected clients are asked",
+                self._plan_position.round + 1,
+                len(self._plan.asked),
+                len(self.exchanges.online),
+            )
         # All exchanges but the last happen here. Flower's interface sends the messages of the last
         # one.
         while not self._plan.ends_round:
