@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 
 import coterie
-from coterie.data.cautions import of_few_rows, of_targets
+from coterie.data.cautions import of_few_of_a_class, of_few_rows, of_targets
 from coterie.data.objective import CLASSIFICATION, MULTILABEL, Objective
 from coterie.runs.run import Caution
 
@@ -194,3 +195,23 @@ def test_a_target_that_never_changes_is_named(settings: dict[str, Any]) -> None:
         said
         == "the target 'y' is 0.1 in every training row: nothing can be learned, and R2 is not defined"
     )
+
+
+def test_few_positives_are_told_though_there_are_many_rows() -> None:
+    inputs = torch.zeros(100, 2)
+    rare = torch.arange(100) % 25 == 0
+    often = torch.arange(100) % 2
+    objective = Objective(metrics=["AUROC"])
+    made = coterie.from_lists(
+        {
+            "port": (inputs, rare.long(), inputs[:50], rare[:50].long()),
+            "west": (inputs, often, inputs[:50], often[:50]),
+        },
+        model="linear",
+        objective=objective,
+    )
+    assert of_few_of_a_class(made) == (
+        "1 of 2 clients has fewer than 10 test examples of the rarer class, for which AUROC of a single client "
+        "says little (client port: 2 of 50)"
+    )
+    assert not of_few_of_a_class(dataclasses.replace(made, objective=Objective()))

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import coterie
 from coterie.cli import main
 from coterie.core import P_VALUE
-from coterie.report.explain import explain
+from coterie.report.explain import explain, words
+from coterie.report.page import document
+from coterie.report.page.document import title
 from coterie.report.ranking import contests
 from coterie.report.trials import read
 from coterie.report.verdict import verdict
@@ -97,3 +101,17 @@ def test_one_seed_asks_the_seeds_beside_it(tmp_path: Path) -> None:
     # The error of an accuracy is known from one seed.
     (said,) = explain(runs(tmp_path / "known", seeds=3) / "cfl-seed0", client=0)["verdict"]
     assert "seeds" not in said
+
+
+def test_ones_own_data_have_their_targets_name_on_the_page(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    table = {"site": ["a", "b"] * 20, "age": rng.random(40), "readmitted": [0, 1, 1, 0] * 10}
+    world = coterie.from_frame(table, client="site", target="readmitted", model="linear")
+    (run,) = coterie.begin(world, tmp_path / "run", "fedavg", rounds=1, workers=1).finish()
+    assert coterie.summary(run)["title"] == "readmitted, 2 clients"
+    shown = document([run.folder])
+    assert shown["verdicts"][0]["title"] == "readmitted, 2 clients"
+    assert title(shown) == "fedavg, readmitted, 2 clients – Coterie"
+    assert "fedavg in readmitted, 2 clients, seed 0" in words(run.folder)
+    # A named scenario is enough.
+    assert coterie.summary(runs(tmp_path / "named") / "cfl-seed0")["title"] == "synthetic/groups"

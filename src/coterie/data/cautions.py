@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from coterie.data.constant import class_name, class_shares
+from coterie.data.deciding_tests import deciding_tests
 from coterie.data.objective import binary_cross_entropy, cross_entropy
 from coterie.data.scaling import numbers, pooled_scale
 from coterie.data.target_scale import LARGE_TARGET
@@ -61,6 +62,7 @@ def cautions(world: World) -> list[str]:
         of_targets(world),
         _of_rare_classes(world),
         of_few_rows(world),
+        of_few_of_a_class(world),
     )
     return [sentence for sentence in sentences if sentence]
 
@@ -163,6 +165,28 @@ def _of_rare_classes(world: World) -> str:
         f"{class_name(rarest, names)} has {shares[rarest]:.1%} of the test examples, and always predicting "
         f"{class_name(commonest, names)} has accuracy {shares[commonest]:.3f}: {better_metric} as the main metric would show "
         f'whether the rare class is found (metrics = ["{better_metric}", "accuracy"])'
+    )
+
+
+def of_few_of_a_class(world: World) -> str:
+    """A sentence if the main metric needs both labels and clients have few test examples of one; empty otherwise."""
+    numbers_of_client = deciding_tests(world)
+    if numbers_of_client is None or world.objective.main != "AUROC":
+        return ""
+    few = {}
+    for client, counts in numbers_of_client.items():
+        # Clients of one label have no AUROC. Of few rows another sentence speaks.
+        if counts and min(counts) < FEW_ROWS and len(world.clients[client].test) >= FEW_ROWS:
+            few[client] = min(counts)
+    if not few:
+        return ""
+    fewest = min(few, key=lambda client: (few[client], client))
+    has = "has" if len(few) == 1 else "have"
+    name = world.client_names.get(fewest, str(fewest))
+    return (
+        f"{len(few):,} of {len(world.clients):,} clients {has} fewer than {FEW_ROWS} test examples of the rarer "
+        f"class, for which AUROC of a single client says little (client {name}: {few[fewest]:.3g} of "
+        f"{len(world.clients[fewest].test):,})"
     )
 
 

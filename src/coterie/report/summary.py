@@ -20,6 +20,7 @@ from coterie.records.record import RUN_FILE, Record
 from coterie.records.shown import ClientId, Line, ends, shown_as, spread, truth_at
 from coterie.records.text_files import finite
 from coterie.report.limits import Limit, limited
+from coterie.report.words import data_title
 from coterie.robust import Robust
 from coterie.settings import UserError, brief, plain
 from coterie.settings.calls import public
@@ -45,7 +46,8 @@ def summary(run: Folder) -> Summary:
     Returns:
         A dict, with the keys below.
 
-        - method, scenario, seed, rounds (completed)
+        - method, scenario, title (what the data are called: the scenario, or the file or target of
+          your own data), seed, rounds (completed)
         - settings (of the method), scenario_settings, training, boundary, robust
         - run_settings: engine, precision, eval_every, and data if these are your own
         - limits (when the run ends) and finished (whether it has ended)
@@ -109,6 +111,7 @@ def summarised(
     numbers: Summary = {
         "method": method.pop("name"),
         "scenario": scenario.pop("name"),
+        "title": data_title(description),
         "seed": description["seeds"][0],
         "rounds": last_line["round"],
         "settings": method,

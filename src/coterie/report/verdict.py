@@ -43,7 +43,7 @@ def verdict(contest: Contest, method: MethodTrials | None = None) -> dict[str, A
         time), found (how many groups), why (the last decision), better (a list: the comparison with
         each baseline), use (the recommended method and for whom), noise (when a difference is
         significant), missing (the baselines that were not run), command (which runs them), left_out
-        (methods that are not compared) and unequal (other settings that differ). Also scenario,
+        (methods that are not compared) and unequal (other settings that differ). Also scenario, title,
         method (whose groups these are), run (its directory), groups, headline: see
         :func:`~coterie.report.headline.headline`, and table: see :func:`table`, or None for a single
         method.
@@ -58,6 +58,7 @@ def verdict(contest: Contest, method: MethodTrials | None = None) -> dict[str, A
         better = [compare(contest, method, baseline) for baseline in contest.baselines(method)]
     return {
         "scenario": contest.summary["scenario"],
+        "title": contest.summary["title"],
         "method": method.label,
         "run": method.first.summary["run_dir"],
         "constant": reference_line(contest),

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from coterie.data.scenario import FEDERATION, OWN_DATA, OWN_WORLD, flattened
+from coterie.printable import printable
 from coterie.records.shown import ClientId
 
 MAX_RUNS_NAMED = 6
@@ -161,6 +164,42 @@ def count(quantity: int, noun: str) -> str:
         ('1 group', '3 groups')
     """
     return f"{quantity} {noun}{'' if quantity == 1 else 's'}"
+
+
+MAX_TARGETS_IN_TITLE = 3
+"""The greatest number of targets that name a world."""
+
+
+def data_title(description: Mapping[str, Any]) -> str:
+    """Return what a run's data are called: by a file's or its targets' name and the number of clients; else the scenario.
+
+    Args:
+        description: The content of ``run.toml``.
+
+    Example:
+        >>> world = {"clients": [0, 1], "about": {"targets": ["readmitted"]}}
+        >>> data_title({"scenario": {"name": "own"}, "world": world})
+        'readmitted, 2 clients'
+        >>> data_title({"scenario": {"name": "digits/iid"}, "world": {"clients": [0, 1]}})
+        'digits/iid'
+    """
+    scenario = flattened(description["scenario"])
+    world = description["world"]
+    is_own_table = scenario.get("dataset") in OWN_DATA and "data" in description
+    if scenario["name"] not in (OWN_WORLD, FEDERATION) and not is_own_table:
+        return str(scenario["name"])
+    parts = []
+    if is_own_table:
+        parts.append(Path(str(description["data"])).stem)
+    # Records may be of another version, so their types are checked.
+    about = world.get("about")
+    targets = about.get("targets") if isinstance(about, Mapping) else None
+    if isinstance(targets, list) and targets:
+        more = "" if len(targets) <= MAX_TARGETS_IN_TITLE else ", ..."
+        parts.append(f"{', '.join(map(str, targets[:MAX_TARGETS_IN_TITLE]))}{more}")
+    if not parts:
+        return str(scenario["name"])
+    return printable(f"{': '.join(parts)}, {count(len(world['clients']), 'client')}")
 
 
 def by_time(world: Mapping[str, Any]) -> str:

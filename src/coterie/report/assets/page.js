@@ -38,7 +38,7 @@ function section(doc, run, i) {
   const decided = decisions(run);
   const more = moreNumbers(run);
   const part = (title, ...children) => [h("h2", { id: `${title.toLowerCase().replaceAll(" ", "-")}-${i}` }, title), children];
-  const title = `${run.method} on ${run.scenario}, seed ${run.seed}`;
+  const title = `${run.method} on ${run.title}, seed ${run.seed}`;
   const content = [
     h("p", { class: "quiet" }, `${run.about} ${run.finished ? "" : `This run has not ended: ${run.rounds_done} of ${run.limits.rounds} rounds. `}`),
     tiles(run),

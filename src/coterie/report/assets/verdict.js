@@ -32,7 +32,7 @@ function hero(doc, said, run, i) {
     .map((entry) => `${entry.name}: ${entry.rounds_done} of ${entry.limits.rounds} rounds`);
   return h("div", { class: headline ? "hero" : "hero bare" },
     h("div", { class: "told" },
-      h("p", { class: "eyebrow" }, said.scenario),
+      h("p", { class: "eyebrow" }, said.title),
       headline && bigNumbers(headline),
       h("p", { class: "caption" }, headline ? worded(headline.caption) : "No round has been tested yet."),
       h("h1", { id: `verdict-title-${i}` }, `${claim}.`),

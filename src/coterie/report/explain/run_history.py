@@ -19,7 +19,7 @@ from coterie.report.ranking import with_baselines, with_other_seeds
 from coterie.report.summary import agreement, last_tested, without
 from coterie.report.trials import MethodTrials, trial
 from coterie.report.verdict import sentences, verdict
-from coterie.report.words import count, readable, who
+from coterie.report.words import count, data_title, readable, who
 
 Paragraph = tuple[int, str]
 """A paragraph of an explanation: its indentation, in steps, and its text; an empty text is an empty line."""
@@ -105,6 +105,7 @@ def heading(history: RunHistory) -> dict[str, Any]:
         "run": str(history.folder),
         "method": history.method,
         "scenario": history.description["scenario"]["name"],
+        "title": data_title(history.description),
         "seed": history.description["seeds"][0],
         "round": history.lines[-1]["round"],
         "rounds": history.description["rounds"],
@@ -286,7 +287,7 @@ def title(explanation: dict[str, Any], start: str = "") -> list[Paragraph]:
         start: The beginning of the sentence.
     """
     run = (
-        f"{start}{explanation['method']} in {explanation['scenario']}, seed {explanation['seed']}, "
+        f"{start}{explanation['method']} in {explanation['title']}, seed {explanation['seed']}, "
         f"after round {explanation['round']} of {explanation['rounds']}: "
         f"{count(len(explanation['groups']), 'group')}."
     )

@@ -639,7 +639,10 @@ def title(document: Mapping[str, Any]) -> str:
     """Return the title that the browser's tab shows."""
     runs = document["runs"]
     if len(runs) == 1:
-        return f"{runs[0]['method']}, {runs[0]['scenario']} – Coterie"
+        return f"{runs[0]['method']}, {runs[0]['title']} – Coterie"
+    titles = {run["title"] for run in runs}
+    if len(titles) == 1:
+        return f"{titles.pop()}: {len(runs)} runs – Coterie"
     return f"{len(runs)} runs – Coterie"
 
 
