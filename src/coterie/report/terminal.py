@@ -342,10 +342,10 @@ def clients_by_method(verdict: Mapping[str, Any]) -> Together | None:
         over_alone = "-" if gain is None else f"{gain[0]:+.3f} {MARKS[gain[2]]}"
         cells.append((f"{table_of_clients['alone']} over\ntraining alone", over_alone))
         rows.append(cells)
-    own = "; own: of the client's personal model" if has_marks else ""
+    own_model_legend = "; own: of the client's personal model" if has_marks else ""
     legend = (
         "▲ significantly better, ▼ significantly worse, ≈ no significant difference, "
-        f"? noise is not known{own}"
+        f"? noise is not known{own_model_legend}"
     )
     return Together(_table_of(rows), Text(legend, style="dim"))
 
