@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from coterie.core import Federation, Replies
 from coterie.engines import rounds as inprocess
 from coterie.methods import CFL
 from papers import STUDIES, cfl_learning
+from papers import cfl_learning_ways as ways
 from papers.cfl_ablations import PublishedCFL
 from papers.cfl_learning_claims import after_a_trial
 from papers.cfl_learning_seen import WATCH, SeenCFL
@@ -22,6 +24,7 @@ from papers.cfl_learning_words import chains, walk, world_of_chains
 from papers.reading import scales
 from papers.running import world_of
 from papers.study import Row
+from papers.watched import Watched
 
 SCENARIO = {"name": "digits/label-permutation", "clients": 8}
 TRAINING = {"lr": 0.1, "batch": 20, "epochs": 1}
@@ -136,6 +139,59 @@ def test_a_course_tells_scores_by_true_group_and_cosines_by_group_found(name: st
         for leaf in found["leaves"]
         for least, mean in zip(leaf["least"], leaf["mean"], strict=True)
     )
+
+
+# -- ways to train
+# ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_rate_that_never_falls_is_a_plain_run_and_one_that_falls_differs_from_then_on() -> None:
+    world, method = world_of(ALONE, SCENARIO, TRAINING, 1), CFL(split_rounds=(2,))
+    plain = [*inprocess.rounds(method, world, rounds=4, seed=1, workers=1)]
+    constant, halved = (
+        [*ways.halving(method, world, ALONE, 4, 1, every=1, halve_after=after)]
+        for after in ((), (2,))
+    )
+    assert [done.scores for done in constant] == [done.scores for done in plain]
+    assert [done.number for done in halved] == [1, 2, 3, 4]
+    same = [
+        one.assignment.models.equal(other.assignment.models)
+        for one, other in zip(halved, plain, strict=True)
+    ]
+    assert same == [True, True, False, False]
+    # The next stage is a run of the halved rate from there.
+    slower = replace(world, training=replace(world.training, lr=world.training.lr / 2))
+    after = inprocess.rounds(method, slower, rounds=3, seed=1, workers=1, start=plain[1].position)
+    assert next(after).assignment.models.equal(halved[2].assignment.models)
+
+
+def test_alone_are_the_clients_of_one_true_group_with_the_data_that_they_had() -> None:
+    world = world_of(ALONE, SCENARIO, TRAINING, 1)
+    assert world.truth is not None
+    group = ways.alone(world, 2)
+    assert tuple(group.clients) == world.truth[2]
+    assert group.truth == (world.truth[2],)
+    assert all(group.clients[client] is world.clients[client] for client in group.clients)
+
+
+def test_the_best_round_is_chosen_by_validation_data_and_told_with_its_test_scores() -> None:
+    held = {**SCENARIO, "train": 0.6, "validation": 0.2}
+    settings = {"scenario": held, "training": TRAINING, "method": JOINT, "rounds": 6, "every": 2}
+    found = cfl_learning.learn(ALONE, problem="digits", seed=0, **settings)
+    place = found["tested"].index(found["best"]["round"])
+    assert len(found["validation"]) == len(found["tested"]) == 3
+    assert found["validation"][place] == max(found["validation"])
+    assert np.mean(found["best"]["clients"]) == pytest.approx(found["scores"][place], abs=1e-3)
+    # What is told of validation is of other data than what is told of tests.
+    world = world_of(ALONE, held, TRAINING, 0)
+    last = [*inprocess.rounds(Watched(), world, rounds=6, seed=0, workers=1)][-1]
+    scores = ways.validated(last, Watched(), world, ALONE, 0)
+    own = [scores[client]["accuracy"] for client in world.clients]
+    assert found["validation"][-1] == pytest.approx(np.mean(own), abs=1e-3)
+    held_out = world.clients[0].validation
+    images, labels = held_out.batch(torch.arange(len(held_out)))
+    right = last.model(0)(images).argmax(1) == labels
+    assert own[0] == pytest.approx(float(right.float().mean()))
 
 
 def test_chains_are_walked_as_they_say() -> None:
@@ -296,6 +352,48 @@ SPOKEN = spoken([99, 44, 44, 40, 36], [90, 43, 43, 43, 42], 37, 1.0)
 )
 def test_words(rows: Sequence[Row], expected: list[bool]) -> None:
     assert holds("cfl/fig9", rows) == expected
+
+
+def test_a_single_true_group_is_beside_fl_and_cfl_and_does_not_count() -> None:
+    """FL has 0.2 after the first split round, and CFL 0.6 at the end."""
+    rows = [*AS_PRINTED]
+    for name, cell, curve in (
+        ("one group", {"group": 0}, [0.2, 0.3, 0.7, 0.63]),
+        ("one group, halved", {"group": 0, "halve_after": [10, 20]}, [0.2, 0.3, 0.38, 0.39]),
+    ):
+        alone = row({"label": name, "name": "fedavg"}, accuracy=curve[-1], scores=curve)
+        rows.append({**alone, "cell": {**alone["cell"], **cell}})
+    claims = STUDIES["cfl/fig8"].claims(rows)[7:]
+    assert [claim.what for claim in claims] == [
+        "one group, beside FL",
+        "CFL at the end, beside one group",
+        "one group, halved, beside FL",
+    ]
+    assert [claim.holds for claim in claims] == [True, False, False]
+    assert all(claim.aside for claim in claims)
+    assert "at most 0.700, in round 15: 3.50 times" in claims[0].ours
+
+
+def test_best_rounds_are_compared_where_validation_chose_them() -> None:
+    assert len(holds("cfl/fig9", SPOKEN)) == 5
+    halved = [
+        {
+            **row(
+                {**how, "label": f"{how['label']}, halved"},
+                seed=seed,
+                best={"round": 20 + seed, "clients": [best - 1, best + 1]},
+                ari=1.0,
+            )
+        }
+        for how, bests in ((JOINT, (42, 43)), (SPLIT, (38, 38.5)))
+        for seed, best in enumerate(bests)
+    ]
+    rows = [*SPOKEN, *({**one, "cell": {**one["cell"], "halve_after": [10, 20]}} for one in halved)]
+    claims = STUDIES["cfl/fig9"].claims(rows)[5:]
+    assert [claim.holds for claim in claims] == [True, True, True]
+    assert all(claim.aside for claim in claims)
+    assert "(rounds 20, 21)" in claims[0].ours
+    assert "36.0 beside 42.0, 0.86 of it" in claims[0].ours
 
 
 def test_what_rests_on_right_groups_does_not_count_where_the_training_was_changed_for_them() -> (
