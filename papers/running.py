@@ -125,8 +125,10 @@ def _at_a_time(
 
 def complete_seeds(scale: Scale, rows: Rows) -> int:
     """How many seeds, from 0 on, have a row of every cell."""
-    known, cells, seed = rows.known(), scale.cells(1), 0
-    while all(key({**cell, "seed": seed}) in known for cell in cells):
+    known, seed = rows.known(), 0
+    while (own := [cell for cell in scale.cells(seed + 1) if cell["seed"] == seed]) and all(
+        key(cell) in known for cell in own
+    ):
         seed += 1
     return seed
 

@@ -27,6 +27,9 @@ Row = Mapping[str, Any]
 EACH = "each"
 """Of a table of cells: lists; there is a cell for every combination of their values."""
 
+SEEDS = "seeds"
+"""Of a table of cells: the greatest number of seeds, if it is less than that of the scale."""
+
 SCALES = ("small", "data", "paper")
 """small: without files, in minutes. data: the papers' data, cut down to what two cores can do.
 paper: as printed."""
@@ -49,7 +52,8 @@ class Scale:
     seeds: how many of each cell. needs: data sets that are read from files. as_printed: what is as
     in the paper, of ``data`` and ``size`` (clients, examples and rounds, where it prints them).
     exact: whether nothing is drawn, so that all seeds give the same. tables: cells without a seed,
-    lists of values under ``each``.
+    lists of values under ``each``, and under ``seeds`` how many of these cells at most, where they
+    are too long for as many as the others.
     """
 
     name: str
@@ -67,8 +71,12 @@ class Scale:
             {**same, **dict(zip(each, values, strict=True)), "seed": seed}
             for seed in range(self.seeds if seeds is None else seeds)
             for table in self.tables
+            if seed < table.get(SEEDS, seed + 1)
             for same, each in [
-                ({name: table[name] for name in table if name != EACH}, table.get(EACH, {}))
+                (
+                    {name: table[name] for name in table if name not in (EACH, SEEDS)},
+                    table.get(EACH, {}),
+                )
             ]
             for values in itertools.product(*each.values())
         ]

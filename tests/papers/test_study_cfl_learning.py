@@ -175,9 +175,9 @@ def test_alone_are_the_clients_of_one_true_group_with_the_data_that_they_had() -
 
 
 def test_the_best_round_is_chosen_by_validation_data_and_told_with_its_test_scores() -> None:
-    held = {**SCENARIO, "train": 0.6, "validation": 0.2}
-    settings = {"scenario": held, "training": TRAINING, "method": JOINT, "rounds": 6, "every": 2}
-    found = cfl_learning.learn(ALONE, problem="digits", seed=0, **settings)
+    held: dict[str, Any] = {**SCENARIO, "train": 0.6, "validation": 0.2}
+    settings: dict[str, Any] = {"training": TRAINING, "method": JOINT, "rounds": 6, "every": 2}
+    found = cfl_learning.learn(ALONE, problem="digits", scenario=held, seed=0, **settings)
     place = found["tested"].index(found["best"]["round"])
     assert len(found["validation"]) == len(found["tested"]) == 3
     assert found["validation"][place] == max(found["validation"])

@@ -15,7 +15,14 @@ from coterie.methods import FedAvg
 from coterie.records.codec import DamagedError
 from coterie.settings import UserError
 from papers.numbers import found, picked, spread, stays_above, values
-from papers.running import carry_out, check_data, outcome, rounds_of, world_of
+from papers.running import (
+    carry_out,
+    check_data,
+    complete_seeds,
+    outcome,
+    rounds_of,
+    world_of,
+)
 from papers.store import Rows
 from papers.study import Claim, Resources, Row, Scale, Study, key, verdict
 
@@ -60,6 +67,17 @@ def test_cells_are_every_combination_seed_by_seed() -> None:
     ]
     assert SCALE.cells() == [{**cell, "seed": seed} for seed in (0, 1) for cell in one]
     assert SCALE.cells(1) == [{**cell, "seed": 0} for cell in one]
+
+
+def test_a_table_of_cells_may_have_fewer_seeds_than_its_scale(tmp_path: Path) -> None:
+    long, rows = {"rounds": 9, "a": 1, "b": 0.5}, Rows(tmp_path / "rows.jsonl")
+    scale = replace(SCALE, tables=(*SCALE.tables, {**long, "seeds": 1}))
+    assert scale.cells(1) == [*SCALE.cells(1), {**long, "seed": 0}]
+    assert scale.cells() == [*scale.cells(1), *SCALE.cells()[3:]]
+    assert complete_seeds(scale, rows) == 0
+    list(carry_out(study(Counting()), scale, rows, Resources()))
+    assert complete_seeds(scale, rows) == 2
+    assert complete_seeds(replace(scale, tables=scale.tables[-1:]), rows) == 1
 
 
 def test_what_is_recorded_is_not_run_again(tmp_path: Path) -> None:
