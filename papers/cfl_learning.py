@@ -141,7 +141,7 @@ class Course:
         ``clients``, each client's in the end. ``truth``: the true groups. ``leaves``: each group of
         two or more that was trained, its ``clients``, the ``rounds`` tested in which it was, and in
         them its ``gap`` and ``least`` and ``mean`` cosine. If clients have validation data:
-        ``validation``, the mean score on them in each round tested, and ``best``, the ``round``
+        ``validation``, the mean score on them in each round tested, and ``chosen``, the ``round``
         where that is best, with each client's score on its test data there.
         """
         assert self.last is not None
@@ -164,7 +164,7 @@ class Course:
         clients = [short(own[client][self.score]) for client in sorted(own)]
         return {
             "validation": self.validation,
-            "best": {"round": best.number, "clients": clients},
+            "chosen": {"round": best.number, "clients": clients},
         }
 
 

@@ -293,7 +293,7 @@ def _best_rounds(
     cfl, joint: the rows at a constant learning rate, whose clients have none; their least
     perplexity on test data is told beside.
     """
-    validated = [row for row in rows if "best" in row["found"]]
+    validated = [row for row in rows if "chosen" in row["found"]]
     if not validated:
         return ()
     ours, fl = (
@@ -332,15 +332,15 @@ def _best_rounds(
 
 def _at_best(row: Row) -> float:
     """The mean over clients of the test score in the round that is best by validation."""
-    return float(np.mean(row["found"]["best"]["clients"]))
+    return float(np.mean(row["found"]["chosen"]["clients"]))
 
 
 def best_round(rows: Sequence[Row]) -> str:
     """The test score in the rounds that are best by validation, with its interval, and these rounds; – if none was chosen."""
-    if any("best" not in row["found"] for row in rows):
+    if any("chosen" not in row["found"] for row in rows):
         return "–"
     text = plus_minus(interval([_at_best(row) for row in rows]), 1)
-    chosen = sorted({row["found"]["best"]["round"] for row in rows})
+    chosen = sorted({row["found"]["chosen"]["round"] for row in rows})
     return f"{text} (round{'s' * (len(chosen) > 1)} {', '.join(map(str, chosen))})"
 
 

@@ -178,10 +178,10 @@ def test_the_best_round_is_chosen_by_validation_data_and_told_with_its_test_scor
     held: dict[str, Any] = {**SCENARIO, "train": 0.6, "validation": 0.2}
     settings: dict[str, Any] = {"training": TRAINING, "method": JOINT, "rounds": 6, "every": 2}
     found = cfl_learning.learn(ALONE, problem="digits", scenario=held, seed=0, **settings)
-    place = found["tested"].index(found["best"]["round"])
+    place = found["tested"].index(found["chosen"]["round"])
     assert len(found["validation"]) == len(found["tested"]) == 3
     assert found["validation"][place] == max(found["validation"])
-    assert np.mean(found["best"]["clients"]) == pytest.approx(found["scores"][place], abs=1e-3)
+    assert np.mean(found["chosen"]["clients"]) == pytest.approx(found["scores"][place], abs=1e-3)
     # What is told of validation is of other data than what is told of tests.
     world = world_of(ALONE, held, TRAINING, 0)
     last = [*inprocess.rounds(Watched(), world, rounds=6, seed=0, workers=1)][-1]
@@ -381,7 +381,7 @@ def test_best_rounds_are_compared_where_validation_chose_them() -> None:
             **row(
                 {**how, "label": f"{how['label']}, halved"},
                 seed=seed,
-                best={"round": 20 + seed, "clients": [best - 1, best + 1]},
+                chosen={"round": 20 + seed, "clients": [best - 1, best + 1]},
                 ari=1.0,
             )
         }
