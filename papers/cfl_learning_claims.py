@@ -353,13 +353,14 @@ def _fall(row: Row, split: int) -> float:
 def word_table(rows: Sequence[Row]) -> Table:
     """A row per method: perplexity, for whom, in which groups, at what cost."""
     lines = []
+    validated = any("chosen" in row["found"] for row in rows)
     for name in labels(rows):
         own = of(rows, name)
         lines.append(
             (
                 name,
                 spread(own, "perplexity", digits=1),
-                best_round(own),
+                *([best_round(own)] if validated else []),
                 f"{np.mean([max(row['found']['clients']) for row in own]):.1f}",
                 f"{mean(own, 'perplexity') / mean(of(rows, ONE_MODEL), 'perplexity'):.2f}",
                 spread(own, "accuracy", digits=3),
@@ -372,7 +373,7 @@ def word_table(rows: Sequence[Row]) -> Table:
     head = (
         "method",
         "perplexity",
-        "in the best round by validation",
+        *(["in the best round by validation"] if validated else []),
         "worst client",
         "to FedAvg",
         "right words",

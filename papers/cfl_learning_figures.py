@@ -77,9 +77,12 @@ def _by_method(axis: Axes, rows: Sequence[Row]) -> None:
 
 
 def _zoom(axis: Axes, curves: Sequence[Sequence[float]]) -> None:
-    """Leave out the first rounds, in which everything is still to be learned and the perplexity is many times as high."""
+    """Leave out the first rounds, in which everything is still to be learned and the perplexity is many times as high.
+
+    What is more than twice the least is left out as well, or nothing else could be told apart.
+    """
     shown = [value for curve in curves for value in curve[len(curve) // 10 :]]
-    axis.set_ylim(0.9 * min(shown), 1.05 * max(shown))
+    axis.set_ylim(0.9 * min(shown), min(1.05 * max(shown), 2 * min(shown)))
 
 
 def _by_group(axis: Axes, run: Row, joint: Row) -> None:
