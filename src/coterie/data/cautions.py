@@ -173,19 +173,19 @@ def of_few_of_a_class(world: World) -> str:
     numbers_of_client = deciding_tests(world)
     if numbers_of_client is None or world.objective.main != "AUROC":
         return ""
-    few = {}
+    num_of_rarer = {}
     for client, counts in numbers_of_client.items():
         # Clients of one label have no AUROC. Of few rows another sentence speaks.
         if counts and min(counts) < FEW_ROWS and len(world.clients[client].test) >= FEW_ROWS:
-            few[client] = min(counts)
-    if not few:
+            num_of_rarer[client] = min(counts)
+    if not num_of_rarer:
         return ""
-    fewest = min(few, key=lambda client: (few[client], client))
-    has = "has" if len(few) == 1 else "have"
+    fewest = min(num_of_rarer, key=lambda client: (num_of_rarer[client], client))
+    has = "has" if len(num_of_rarer) == 1 else "have"
     name = world.client_names.get(fewest, str(fewest))
     return (
-        f"{len(few):,} of {len(world.clients):,} clients {has} fewer than {FEW_ROWS} test examples of the rarer "
-        f"class, for which AUROC of a single client says little (client {name}: {few[fewest]:.3g} of "
+        f"{len(num_of_rarer):,} of {len(world.clients):,} clients {has} fewer than {FEW_ROWS} test examples of the rarer "
+        f"class, for which AUROC of a single client says little (client {name}: {num_of_rarer[fewest]:.3g} of "
         f"{len(world.clients[fewest].test):,})"
     )
 

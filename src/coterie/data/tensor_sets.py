@@ -76,21 +76,21 @@ def arrays_of_pairs(data: Any, context: str) -> Any:
     parts = {part: data[part] for part in PARTS if data.get(part) is not None}
     for part, content in parts.items():
         if isinstance(content, Mapping | np.ndarray | torch.Tensor):
-            given = "an array"
+            form = "an array"
             if isinstance(content, Mapping):
-                given = f"a mapping with {some(list(content)) or 'nothing'}"
+                form = f"a mapping with {some(list(content)) or 'nothing'}"
             keys = ", ".join(f"{kind}_{name}" for name in PARTS for kind in "xy")
             raise UserError(
                 f"{context}: its {part} part must be a data set or a pair (inputs, targets), "
-                f"got {given}; arrays may also be given by the keys {keys}"
+                f"got {form}; arrays may also be given by the keys {keys}"
             )
     pairs = {part: content for part, content in parts.items() if _is_pair_of_arrays(content)}
     if not pairs:
         return data
     if len(pairs) < len(parts):
-        other = next(part for part in parts if part not in pairs)
+        unpaired_part = next(part for part in parts if part not in pairs)
         raise UserError(
-            f"{context}: its {next(iter(pairs))} part is a pair of arrays, and its {other} part is none: "
+            f"{context}: its {next(iter(pairs))} part is a pair of arrays, and its {unpaired_part} part is none: "
             "give pairs for all parts, or data sets"
         )
     arrays: dict[str, Any] = {}

@@ -98,8 +98,8 @@ def _over_seeds(
     contest_of_seeds, method = over_seeds
     if contest_of_seeds.repeats_tests:
         return " The other seeds in this folder have the same test rows, so they do not tell."
-    said = for_client(contest_of_seeds, method, client)
-    return f" In the mean over the {len(contest_of_seeds.seeds)} seeds in this folder: {said}"
+    sentence = for_client(contest_of_seeds, method, client)
+    return f" In the mean over the {len(contest_of_seeds.seeds)} seeds in this folder: {sentence}"
 
 
 def _steps(notes: Sequence[NoteView], client: ClientId) -> tuple[list[NoteView], int]:
