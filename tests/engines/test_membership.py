@@ -76,7 +76,11 @@ def test_who_is_away_for_long_is_retired_and_admitted_on_return(patience: int) -
     done = play(FedAvg(), Attendance(away={7: [(2, back - 1)]}, patience=patience), back + 1)
     there = [7 in one.assignment.row for one in done]
     assert there == [True] * patience + [False] * 4 + [True] * 2
-    assert [n.kind for one in done for n in one.notes] == ["leave", "arrive"]
+    rounds_missed = "4 rounds" if patience == 4 else "1 round"
+    assert [(n.kind, n.text) for one in done for n in one.notes] == [
+        ("leave", f"client 7 counts as away: no answer in {rounds_missed}"),
+        ("arrive", f"client 7 joined in round {back}"),
+    ]
     assert done[-1].position.missed == {}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -76,7 +76,7 @@ def admit_new(
     if not new_clients or not isinstance(method, Admits):
         return position, ()
     all_members = tuple(sorted((*position.members, *new_clients)))
-    note_text = f"{len(new_clients)} client{'s' if len(new_clients) > 1 else ''} joined in round {next_round}"
+    note_text = f"{_named(new_clients)} joined in round {next_round}"
     membership_note = Note(kind="arrive", effect="arrives", clients=new_clients, text=note_text)
     state = method.admit(position.state, new_clients)
     return replace(position, members=all_members, state=state), (membership_note,)
@@ -143,8 +143,9 @@ def retire_silent(
     # The last members are never retired.
     if not retired or not staying or not isinstance(method, Admits):
         return replace(position, missed=missed_by_member), ()
+    verb = "counts" if len(retired) == 1 else "count"
     note_text = (
-        f"{len(retired)} client{'s' if len(retired) > 1 else ''} away: "
+        f"{_named(retired)} {verb} as away: "
         f"no answer in {patience} round{'s' if patience > 1 else ''}"
     )
     membership_note = Note(kind="leave", effect="leaves", clients=retired, text=note_text)
@@ -155,6 +156,17 @@ def retire_silent(
     }
     state = method.retire(position.state, retired)
     return replace(position, members=staying, missed=still_missed, state=state), (membership_note,)
+
+
+MAX_NAMED_CLIENTS = 4
+"""Clients that came or went together and are named one by one."""
+
+
+def _named(clients: Sequence[Client]) -> str:
+    """A few clients one by one, so that readers see their names; of many, their number."""
+    if len(clients) > MAX_NAMED_CLIENTS:
+        return f"{len(clients)} clients"
+    return ", ".join(f"client {client}" for client in clients)
 
 
 def missed_rounds(
