@@ -619,6 +619,8 @@ def test_who_is_offline_is_recorded_and_logged_since_when_also_after_a_restart(
     assert [line.get("absent") for line in lines] == [None, None, absent, absent, absent, None]
     told = explain(out, client=IDS[0])
     assert (told["silent"], told["absent"]) == ([2], [3, 4, 5])
+    of_run = " ".join(str(explain(out)).split())
+    assert f"CLIENTS THAT WERE AWAY Client {IDS[0]}: not asked in rounds 3-5." in of_run
     sentence = "It missed rounds 2-5: it did not answer in round 2, and was away in rounds 3-5."
     assert sentence in " ".join(str(told).split())
 

@@ -19,7 +19,7 @@ from coterie.report.ranking import with_baselines, with_other_seeds
 from coterie.report.summary import agreement, last_tested, without
 from coterie.report.trials import MethodTrials, trial
 from coterie.report.verdict import sentences, verdict
-from coterie.report.words import count, data_title, readable, who
+from coterie.report.words import count, data_title, readable, rounds, who
 
 Paragraph = tuple[int, str]
 """A paragraph of an explanation: its indentation, in steps, and its text; an empty text is an empty line."""
@@ -273,6 +273,7 @@ def text(history: RunHistory, explanation: dict[str, Any]) -> list[Paragraph]:
         *title(explanation),
         *_left_out_words(explanation),
         *_refused_words(history),
+        *_away_words(history),
         *_change_words(explanation),
         *_presence_words(history),
         *_standing_words(explanation),
@@ -323,6 +324,23 @@ def _refused_words(history: RunHistory) -> list[Paragraph]:
     if not refusals:
         return []
     return [(0, "REPLIES THAT WERE REFUSED"), (1, f"{refusals}."), (0, "")]
+
+
+def _away_words(history: RunHistory) -> list[Paragraph]:
+    """Who was away, and not asked, in which rounds."""
+    rounds_of_client: dict[ClientId, list[int]] = {}
+    for line in history.lines:
+        for client in map(shown_as(line).key, line.get("absent", ())):
+            rounds_of_client.setdefault(client, []).append(line["round"])
+    if not rounds_of_client:
+        return []
+    paragraphs = [(0, "CLIENTS THAT WERE AWAY")]
+    for client, missed_rounds in list(rounds_of_client.items())[:MAX_SHOWN]:
+        paragraphs.append((1, f"Client {client}: not asked in {rounds(missed_rounds)}."))
+    num_hidden = len(rounds_of_client) - MAX_SHOWN
+    if num_hidden > 0:
+        paragraphs.append((1, f"... and {count(num_hidden, 'further client')}."))
+    return [*paragraphs, (0, "")]
 
 
 def first_and_last(
