@@ -85,7 +85,7 @@ def test_clients_of_few_examples(count: int) -> None:
     """Nothing can be held out of one example; one of two or three says nothing of its own noise."""
     ids = (2, 3, 7, 11)
     world = small.world(ids, clients={c: small.client(c, train=count, validation=0) for c in ids})
-    done = run(Auto(patience=2), world, 8)
+    done = run(Auto(patience=20), world, 8)
     state = done[-1].position.state
     seen = [reports for reports in state.seen.values() if reports]
     if count == 1:
@@ -135,7 +135,7 @@ def test_held_out_examples_are_in_no_training(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(Learner, "losses", spied_losses)
     ids = (2, 3, 7, 11)
     world = small.world(ids, clients={c: small.client(c, train=20, validation=0) for c in ids})
-    run(Auto(patience=2), world, 12)  # with probes on halves, walks, personal models
+    run(Auto(patience=20), world, 12)  # with probes on halves, walks, personal models
     for data in world.clients.values():
         held, trained = (used[kind][id(data.train.inputs)] for kind in ("held", "trained"))
         assert len(held) == 3  # the same ones in all rounds

@@ -38,7 +38,9 @@ from coterie.methods import (
     Tuned,
 )
 from coterie.methods._fences import fenced
-from coterie.methods.race import OFFERED, Difference, RaceState, ahead, expected, pooled, shared
+from coterie.methods._race_evidence import Difference, expected, pooled
+from coterie.methods._race_sharing import shared
+from coterie.methods.race import MIN_REPORTS, OFFERED, RaceState
 from coterie.settings import SettingError, UserError, build
 from method_examples import slow
 from scripted import bits, outcome
@@ -110,7 +112,8 @@ def test_one_client_and_one_example() -> None:
         1, {3: (0.5, math.inf, 1)}
     )  # nothing is known of its noise: it never takes the lead
     assert alone.z == pytest.approx(1.0)
-    assert ahead(raced({PAIR: (alone,)})) == "fedavg"
+    one_two = Race(methods=("fedavg", "ifca"))
+    assert one_two.ahead(raced({"fedavg ifca": (alone,)}, ("fedavg", "ifca"))) == "fedavg"
     mixed = pooled(1, {1: (0.5, 0.25, 4), 2: (0.5, math.inf, 1)})
     assert mixed.error == pytest.approx(
         math.sqrt(0.64 * 0.25 + 0.04 * 1.0)
@@ -164,7 +167,7 @@ def test_one_hostile_client_decides_nothing(n: int, count: int, lie: tuple[float
         told: Reports = {**honest, n: (*lie, count)}
         past = tuple(pooled(r, told, limited=True) for r in range(1, 41))
         state = raced({PAIR: past})
-        assert ahead(state) == better, (n, lie)
+        assert race.ahead(state) == better, (n, lie)
         found = race._compared(state, "fedavg", "split-half")
         assert found is not None
         assert found[0] != better
@@ -178,7 +181,7 @@ def test_personal_models_do_not_hide_what_groups_gain() -> None:
         tuple(pooled(r, reports(gain + noise - noise.mean())) for r in range(1, 31))
         for gain in (0, 0.3, -0.3)
     )
-    for offered, ends in ((ahead_, None), (behind, "split-half"), (alike, "split-half")):
+    for offered, ends in ((ahead_, "fedavg"), (behind, "split-half"), (alike, "split-half")):
         found = race._compared(
             raced({PAIR: alike, PAIR + OFFERED: offered}), "fedavg", "split-half"
         )
@@ -252,7 +255,7 @@ def dropped(
 ) -> str | None:
     """The arm that is dropped in 40 looks at the same held-out examples, of whose noise a part is drawn again each time."""
     race, past = (
-        Race(methods=("fedavg", "split-half"), level=level, patience=1),
+        Race(methods=("fedavg", "split-half"), level=level, patience=21),
         tuple[Difference, ...](),
     )
     fixed = rng.normal(size=(n, m))
@@ -296,36 +299,80 @@ def test_what_is_expected_lies_on_a_line_in_the_logarithm_of_the_rounds_since_th
 
 
 def test_patience_counts_reports_of_each_client() -> None:
-    """An arm that is behind is dropped as soon as all clients have reported so often on average."""
+    """An arm is dropped as soon as all clients have reported so often on average; if it is hopeless, sooner."""
     rng = np.random.default_rng(2)
-    seen, race = reports(rng.normal(-1.0, 0.1, size=(8, 20))), Race(patience=5)
-    for share, needed in ((1.0, 5), (0.5, 10), (0.25, 20)):
-        history = tuple(replace(pooled(r, seen), share=share) for r in range(1, 31))
-        ends = [
-            n
-            for n in range(1, 31)
-            if race._compared(raced({PAIR: history[:n]}), "fedavg", "split-half")
-        ]
-        assert ends[0] == needed
+    race = Race(patience=8)
+    hopeless = reports(rng.normal(-1.0, 0.1, size=(8, 20)))
+    noise = rng.normal(size=(8, 20))
+    # Behind by one and a half standard errors, or ahead by half a one.
+    behind = reports(noise - noise.mean() - 1.5 / math.sqrt(160))
+    within_noise = reports(noise - noise.mean() + 0.5 / math.sqrt(160))
+    for share in (1.0, 0.5, 0.25):
+        for seen, needed in ((hopeless, MIN_REPORTS), (behind, 8), (within_noise, 16)):
+            history = tuple(replace(pooled(r, seen), share=share) for r in range(1, 101))
+            ends = (
+                n
+                for n in range(1, 101)
+                if race._compared(raced({PAIR: history[:n]}), "fedavg", "split-half")
+            )
+            assert next(ends) == needed / share
 
 
-def test_the_lead_is_taken_from_a_simpler_arm_beyond_a_standard_error() -> None:
-    for z, leader in ((0.9, "a"), (1.1, "b"), (-5.0, "a")):
-        assert (
-            ahead(raced({"a b": (Difference(round=1, mean=z, error=1.0),)}, ("a", "b"))) == leader
-        )
-    three = {pair: (Difference(round=1, mean=2.0, error=1.0),) for pair in ("a b", "a c", "b c")}
-    assert ahead(raced(three, ("a", "b", "c"))) == "c"
+THREE_ARMS = ("fedavg", "ifca", "hcct")
+
+
+def test_the_lead_is_taken_beyond_a_standard_error() -> None:
+    race = Race(methods=THREE_ARMS)
+    two_arms = THREE_ARMS[:2]
+    for z, first, leader in (
+        (0.9, "fedavg", "fedavg"),
+        (1.1, "fedavg", "ifca"),
+        (-5.0, "fedavg", "fedavg"),
+        # The more complex arm that leads stays, too, until the other one is ahead by as much.
+        (-0.9, "ifca", "ifca"),
+        (-1.1, "ifca", "fedavg"),
+    ):
+        history = (Difference(round=1, mean=z, error=1.0),)
+        state = replace(raced({"fedavg ifca": history}, two_arms), leader=first)
+        assert race.ahead(state) == leader
+    pairs = ("fedavg ifca", "fedavg hcct", "ifca hcct")
+    three = {pair: (Difference(round=1, mean=2.0, error=1.0),) for pair in pairs}
+    assert race.ahead(raced(three, THREE_ARMS)) == "hcct"
+
+
+@pytest.mark.parametrize("split_half", ["split-half", Tuned(method="split-half")])
+def test_groups_that_a_test_has_found_take_the_lead_if_they_are_ahead_at_all(
+    split_half: Any,
+) -> None:
+    race = Race(methods=("fedavg", split_half))
+    arms = tuple(race.named)
+    for z, first, leader in (
+        (0.1, 0, 1),
+        (-0.1, 0, 0),
+        (-0.9, 1, 1),
+        (-1.1, 1, 0),
+    ):
+        history = (Difference(round=1, mean=z, error=1.0),)
+        state = replace(raced({" ".join(arms): history}, arms), leader=arms[first])
+        assert race.ahead(state) == arms[leader]
+
+
+def test_noise_of_single_rounds_does_not_change_the_leader() -> None:
+    race = Race(methods=THREE_ARMS)
+    means = [2.0, 2.5, 1.8, 2.2, -0.5]  # only the last round speaks against the leader
+    history = tuple(Difference(round=1 + i, mean=mean, error=0.3) for i, mean in enumerate(means))
+    state = replace(raced({"fedavg ifca": history}, THREE_ARMS[:2]), leader="ifca")
+    assert race.ahead(state) == "ifca"
 
 
 def test_an_arm_that_was_not_compared_with_the_leader_does_not_replace_it() -> None:
-    now = (Difference(round=1, mean=0.0, error=1.0),)
-    state = replace(
-        raced({"a b": now}, ("a", "b", "c")), leader="c"
-    )  # "a" and "b" have just started again
-    assert ahead(state) == "c"
-    assert ahead(replace(state, past={"a b": now, "a c": now})) == "a"
-    assert ahead(replace(state, leader="gone")) == "a"
+    race = Race(methods=THREE_ARMS)
+    ahead = (Difference(round=1, mean=-2.0, error=1.0),)
+    # The first two arms have just started again.
+    state = replace(raced({"fedavg ifca": ahead}, THREE_ARMS), leader="hcct")
+    assert race.ahead(state) == "hcct"
+    assert race.ahead(replace(state, past={**state.past, "fedavg hcct": ahead})) == "fedavg"
+    assert race.ahead(replace(state, leader="gone")) == "fedavg"
 
 
 # -- reductions

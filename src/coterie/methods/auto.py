@@ -45,7 +45,9 @@ class Auto:
         lt=1,
     )
     patience: int = setting(
-        12, "reports of each client, on average, before a method is given up", ge=1
+        10,
+        "reports of each client, on average, before a method that may catch up is given up; after twice as many, one goes on",
+        ge=1,
     )
     tuning: int = setting(
         2,

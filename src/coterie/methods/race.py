@@ -5,21 +5,33 @@ They report sums of held-out losses of the arms' models, and of their products, 
 server has the mean difference of two arms and its variance at each client; examples are paired, so
 what makes an example hard cancels. After each round:
 
-- The *leader* serves the clients. An arm takes the lead from a simpler one if its pooled loss is
-  lower by more than a standard error; methods are listed from simple to complex, and ties go to the
-  simpler.
+- The *leader* serves the clients. Another arm takes the lead if its pooled loss, over the later half
+  of the rounds (:func:`~coterie.methods._race_evidence.over_rounds`), is lower by more than a
+  standard error. So noise does not change the leader back and forth. A method that tests by itself
+  whether clients differ has evidence already, and takes the lead from a simpler one if its loss is
+  lower at all. The first leader is the simplest method; methods are listed from simple to complex.
 - An exchange that ends the round of an arm waits until every arm has come to the end of its round:
   their losses are measured together.
-- Small groups learn fast at first and may lose later. So no arm is dropped before all clients have
-  reported ``patience`` times on average. Later, the difference of two arms' losses is extrapolated
-  to twice as many rounds (:func:`expected`). If the more complex arm is not expected to be ahead,
-  it is dropped; after twice ``patience``, it must be expected to be ahead by two standard errors.
-  Clients' personal models learn fast and mask an arm's gain at first: so it stays if its models are
-  expected to be ahead without them. If the more complex arm is expected to be ahead, and the
-  difference now is significant, the simpler arm is dropped. Local models learn fastest of all and
-  gain least later, so they end other arms only after twice ``patience``. This test is sequential:
-  look j uses the level ``level / (p j (j + 1))`` for p pairs of arms, so that all looks together
-  keep ``level``. It is a t-test with Welch's degrees of freedom.
+- Arms that stay behind are dropped. Models go on learning, so differences are extrapolated to more
+  rounds (:func:`~coterie.methods._race_evidence.expected`). Three rules follow each other, by the
+  number of reports of each client on average:
+
+  1. From :data:`MIN_REPORTS` reports on, an arm is dropped that is hopeless: it is significantly
+     behind, and in its best case, after four times as many rounds, still by two standard errors.
+  2. From ``patience`` reports on, the more complex arm of two is dropped if it is expected to be
+     behind by a standard error, and the simpler one if it is significantly behind and the other one
+     is not.
+  3. After twice ``patience`` reports, the contest of two arms ends: the one that is expected to be
+     behind by a standard error is dropped, or else the one that does not lead.
+
+  Clients' personal models learn fast and mask an arm's gain at first: so the more complex arm stays
+  if its models are not behind without them. Local models learn fastest of all and gain least later,
+  so they end other arms only after twice ``patience``. The test of significance is sequential: look
+  j uses the level ``level / (p j (j + 1))`` for p pairs of arms, so that all looks together keep
+  ``level``. It is a t-test with Welch's degrees of freedom.
+- While arms differ, and for the first ``patience`` reports, clients hold examples out. Then they
+  train on all their examples, and what was decided stays. Clients with a validation part of their
+  own hold out nothing more, and go on reporting.
 - A decision is reopened if the leader's held-out loss rises far above its lowest value
   (:data:`MIN_LOSS_RATIO_TO_REOPEN`), or if many clients have joined
   (:data:`MIN_JOINED_SHARE_TO_REOPEN`): then all dropped arms start again, from the mean of the
@@ -32,7 +44,8 @@ outer fences of the others (three times the interquartile range) counts as the f
 hostile client decides nothing. With two clients there is no majority, so no report is limited.
 
 An arm with one model for all that equals the models which another arm offers in a round, such as
-FedAvg next to a method that has not split yet, uses that arm's replies and costs nothing.
+FedAvg next to a method that has not split yet, uses that arm's replies and costs nothing
+(:mod:`coterie.methods._race_sharing`). Such arms do not differ: neither is dropped.
 """
 
 from __future__ import annotations
@@ -44,14 +57,11 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any, ClassVar
 
-import numpy as np
 import scipy
 import torch
 
 from coterie.core import (
-    WORST_LOSS,
     Assignment,
-    Averaging,
     Candidate,
     Client,
     Cohort,
@@ -68,15 +78,30 @@ from coterie.core import (
     Task,
     Training,
     as_groups,
-    group_means,
     serving_tasks,
     state,
 )
-from coterie.methods._fences import clients_limited, fence_note, fenced_reports
+from coterie.methods._fences import fence_note
+from coterie.methods._half_steps import Probing
 from coterie.methods._leavers import entries_without
+from coterie.methods._race_evidence import (
+    Difference,
+    Reports,
+    expected,
+    over_rounds,
+    pooled,
+    pooled_within_fences,
+)
+from coterie.methods._race_sharing import SHARED_EXCHANGE, as_means, shared
 from coterie.methods.independent import Independent
 from coterie.methods.tuned import Tuned, method_of
 from coterie.settings import SettingError, check, setting
+
+MIN_REPORTS = 4
+"""Reports of each client, on average, before a hopeless arm is dropped."""
+
+BEST_CASE_ROUNDS = 4.0
+"""How many times as many rounds an arm has, at best, to come up to another one."""
 
 MIN_LOSS_RATIO_TO_REOPEN = 1.5
 """A decision is reopened if the leader's loss is this many times its lowest one, and also higher by
@@ -96,40 +121,9 @@ DISPLAY_NAMES = {
 }
 """Name of a method -> its name in sentences; the other methods have their own names there."""
 
-SHARED_EXCHANGE = "+"
-"""Between the names of arms that use the same replies."""
-
 OFFERED = " -"
 """Behind two names: the difference of the models that clients were offered, without personal
 models."""
-
-
-@state("race.difference")
-class Difference:
-    """Held-out loss of one arm less that of another, pooled over clients.
-
-    Attributes:
-        round: The round.
-        mean: The difference.
-        error: Its standard error.
-        share: Share of the clients that reported in this round.
-        degrees: Degrees of freedom of the standard error (B. L. Welch, Biometrika 1947).
-        level: Pooled loss of the models that serve the clients.
-    """
-
-    round: int
-    mean: float
-    error: float
-    share: float = 1.0
-    degrees: float = math.inf
-    level: float = 1.0
-
-    @property
-    def z(self) -> float:
-        """The difference in standard errors; 0 for equal models."""
-        if self.error > 0:
-            return self.mean / self.error
-        return math.copysign(math.inf, self.mean) if self.mean else 0.0
 
 
 @state("race.facts")
@@ -160,6 +154,7 @@ class RaceState:
             with another arm.
         dropped: Name -> the round in which an arm was dropped.
         decided: Clients at the time of the last decision.
+        reports: Reports of each client, on average, since the arms started.
         losses: Client -> (mean held-out loss of the model that serves it, the variance of this
             mean, number of examples), by its last report.
         lowest: The lowest pooled loss since the last decision.
@@ -176,6 +171,7 @@ class RaceState:
     spent: Mapping[str, int] = field(default_factory=dict)
     dropped: Mapping[str, int] = field(default_factory=dict)
     decided: tuple[Client, ...] = ()
+    reports: float = 0.0
     losses: Reports = field(default_factory=dict)
     lowest: Difference | None = None
     facts: Facts | None = None
@@ -195,7 +191,10 @@ class Race:
         0.01, "probability of dropping a method that is as good as the leader (α)", gt=0, lt=1
     )
     patience: int = setting(
-        12, "reports of each client, on average, before a method is dropped", ge=1
+        10,
+        "reports of each client, on average, before a method that may catch up is dropped; "
+        "after twice as many, only one goes on",
+        ge=1,
     )
     holdout: float = setting(
         0.15,
@@ -270,10 +269,11 @@ class Race:
 
     def plan(self, state: RaceState, cohort: Cohort) -> Plan:
         methods_by_name = self.named
+        held_out_share = self.holdout if self.holds_out(state) else 0.0
         plans = {}
         for arm_name, arm_state in state.arms.items():
             plans[arm_name] = self._reporting_losses(
-                methods_by_name[arm_name].plan(arm_state, cohort)
+                methods_by_name[arm_name].plan(arm_state, cohort), held_out_share
             )
         # Arms whose next exchange ends the round wait for those that need more exchanges, because
         # clients measure the models of all arms together.
@@ -292,17 +292,23 @@ class Race:
             ends_round=not unfinished,
         )
 
-    def _reporting_losses(self, plan: Plan) -> Plan:
+    def holds_out(self, state: RaceState) -> bool:
+        """Return whether clients hold examples out in the next round: arms differ, or the race has just started."""
+        # Arms that used the same replies in the last round have the same models.
+        parts_of_arms = {state.parts[arm_name] for arm_name in state.arms}
+        return len(parts_of_arms) > 1 or state.reports < self.patience
+
+    def _reporting_losses(self, plan: Plan, held_out_share: float) -> Plan:
         """The plan, in which clients report held-out losses if it ends a round, when they get the arm's models."""
         reporting_tasks = {}
         for client, task in plan.tasks.items():
             report_losses = task.holdout.report_losses or plan.ends_round
             # All parts of a plan must hold out the same examples.
-            holdout = Holdout(share=self.holdout, report_losses=report_losses)
+            holdout = Holdout(share=held_out_share, report_losses=report_losses)
             reporting_tasks[client] = replace(task, holdout=holdout)
         # An arm may itself be made of several methods.
         reporting_parts = {
-            part_name: self._reporting_losses(part_plan)
+            part_name: self._reporting_losses(part_plan, held_out_share)
             for part_name, part_plan in plan.parts.items()
         }
         return replace(plan, tasks=reporting_tasks, parts=reporting_parts)
@@ -434,12 +440,16 @@ class Race:
             replies: The replies of the exchange that ends the round.
             groups_before: The groups that served the clients before it.
         """
-        if not replies.held_out_losses:
-            return state
+        reporting_count = sum(losses.count > 0 for losses in replies.held_out_losses.values())
+        if not reporting_count:
+            # Clients train on all their examples, so nothing new is known of the arms.
+            return self._reopened(state)
         # 1. The differences of the arms' losses, pooled over clients, with this round's reports.
         limited = replies.averaging.limits_reports
         leader_before = state.leader
-        reporting_count = len(replies.held_out_losses)
+        client_count = max(len(self.assignment(state).row), 1)
+        state = replace(state, reports=state.reports + min(reporting_count / client_count, 1.0))
+        held_out_before = self.holds_out(state)
         state, limited_clients = _with_differences(state, reporting_count, limited)
         notes = [fence_note(limited_clients)] if limited_clients else []
         # 2. An arm that falls behind is dropped.
@@ -452,65 +462,120 @@ class Race:
                 dropped_arm, note = drop
                 notes.append(note)
                 decided = tuple(sorted(self.assignment(state).row))
-                state = replace(_without_arm(state, dropped_arm), decided=decided)
+                state = _without_arm(replace(state, decided=decided), dropped_arm)
+                # If the leader is dropped, the best of the others takes its place.
+                if state.leader not in state.arms:
+                    state = replace(state, leader=self.ahead(state))
         # 3. The arm with the lowest loss serves the clients from now on.
-        leader = ahead(state)
+        leader = self.ahead(state)
         if leader != leader_before:
             groups = self.named[leader].assignment(state.arms[leader]).groups
             new_groups = () if as_groups(groups) == as_groups(groups_before) else groups
-            notes.append(_lead(state, leader, leader_before, self.display_names, new_groups))
+            min_lead = self._min_lead(leader, leader_before)
+            notes.append(
+                _lead(state, leader, leader_before, self.display_names, new_groups, min_lead)
+            )
             # These were losses of the models that served before.
             state = replace(state, losses={}, lowest=None)
         # 4. The decision is reopened if it no longer suits the clients.
-        return self._reopened(replace(state, leader=leader, notes=(*state.notes, *notes)), limited)
+        state = replace(state, leader=leader, notes=(*state.notes, *notes))
+        state = self._reopened(state, limited)
+        # 5. Once it is settled, clients train on all their examples.
+        if held_out_before and not self.holds_out(state):
+            return replace(
+                state, notes=(*state.notes, _all_examples(state, self.assignment(state)))
+            )
+        return state
+
+    def ahead(self, state: RaceState) -> str:
+        """Return the arm that serves the clients: the leader, unless the loss of another one is lower.
+
+        The losses are those of the later half of the rounds. Arms that have not been compared with
+        the leader yet, as after another start, do not take its place. If the leader is gone, the
+        simplest arm begins.
+        """
+        leader_is_gone = state.leader not in state.arms
+        leader = next(iter(state.arms)) if leader_is_gone else state.leader
+        candidates = []
+        for arm_name in state.arms:
+            if leader_is_gone or _gain(state, arm_name, state.leader) is not None:
+                candidates.append(arm_name)
+        # From simple to complex, an arm takes the lead from the one that has it so far.
+        for arm_name in candidates:
+            gain = _gain(state, arm_name, leader)
+            if gain is not None and gain.z > self._min_lead(arm_name, leader):
+                leader = arm_name
+        return leader
+
+    def _min_lead(self, arm_name: str, leader: str) -> float:
+        """By how many standard errors an arm must be ahead of the leader to take the lead.
+
+        A method that divides clients only after a test of its own has found, on all their examples,
+        that they differ. So it need not prove this again: it is enough that it is ahead of a simpler
+        arm at all.
+        """
+        method = self.named[arm_name]
+        tests_by_itself = isinstance(
+            method.method if isinstance(method, Tuned) else method, Probing
+        )
+        arm_order = list(self.named)
+        is_more_complex = arm_order.index(arm_name) > arm_order.index(leader)
+        return 0.0 if tests_by_itself and is_more_complex else 1.0
 
     def _compared(
         self, state: RaceState, simple_arm: str, complex_arm: str
     ) -> tuple[str, Note] | None:
         """Compare two arms: return the one to drop, and why; None to keep both."""
-        history = state.past.get(pair_key(simple_arm, complex_arm), ())
+        arm_pair = pair_key(simple_arm, complex_arm)
+        history = state.past.get(arm_pair, ())
         # The number of reports of each client; the small term is for rounding in the sum.
         report_count = sum(difference.share for difference in history) + 1e-6
         # Without an error, both arms have the same models.
-        if report_count < self.patience or not history[-1].error:
+        if report_count < MIN_REPORTS or not history[-1].error:
             return None
-        latest = history[-1]
-        simple_name = self.display_names[simple_arm]
-        complex_name = self.display_names[complex_arm]
-        is_early = report_count < 2 * self.patience
-
-        # The complex arm is dropped if it is not expected to be ahead, neither with personal models
-        # nor without them.
-        histories = {"": history}
-        offered_history = state.past.get(pair_key(simple_arm, complex_arm) + OFFERED, ())
+        # The simpler arm is behind if differences, of its loss less that of the other, are above 0. The
+        # models without clients' personal ones count as well, where there are such models.
+        histories = [history]
+        offered_history = state.past.get(arm_pair + OFFERED, ())
         if offered_history and offered_history[-1].error:
-            histories[", without personal models"] = offered_history
-        min_lead = 0.0 if is_early else 2.0
-        no_hope = []
-        for models, model_history in histories.items():
-            compared = f"{EXPECTED_LOSS} of {simple_name} less {complex_name}{models}"
-            no_hope.append(_no_hope(compared, model_history, min_lead))
-        if all(criterion.held for criterion in no_hope):
-            arm_names = (complex_name, simple_name)
-            return complex_arm, _drop(state, complex_arm, arm_names, -1, history, no_hope[0])
-
-        # Otherwise the simple arm is dropped if it is behind already. Local models learn fastest
-        # and gain least later, so they wait for longer.
-        if isinstance(self.named[complex_arm], Independent) and is_early:
-            return None
-        behind = Criterion(
-            f"{LOSS} of {simple_name} less {complex_name}, in standard errors",
-            latest.z,
-            ">",
-            self._significant_z(latest.degrees, len(history)),
-            met="which is significant",
-            unmet="which is not significant",
-            key="held_out_loss",
+            histories.append(offered_history)
+        judged = _Judged(
+            self,
+            state,
+            (simple_arm, complex_arm),
+            histories,
+            self._significant_z(history[-1].degrees, len(history)),
         )
-        if not behind.held:
+        # Local models learn fastest and gain least later, so they end other arms only at the end.
+        may_end_simple = not isinstance(self.named[complex_arm], Independent)
+        # 1. An arm that is hopeless.
+        if judged.is_hopeless(complex_arm):
+            return judged.drop(complex_arm, judged.significant(complex_arm))
+        if may_end_simple and judged.is_hopeless(simple_arm):
+            return judged.drop(simple_arm, judged.significant(simple_arm))
+        # 2. The more complex arm if it is expected to be behind, and otherwise the simpler one if it is
+        #    significantly behind.
+        if report_count < self.patience:
             return None
-        arm_names = (simple_name, complex_name)
-        return simple_arm, _drop(state, simple_arm, arm_names, 1, history, behind)
+        behind = judged.expected_behind(complex_arm)
+        if behind.held and judged.is_behind_without_personal_models():
+            return judged.drop(complex_arm, behind)
+        significant = judged.significant(simple_arm)
+        ends_simple = may_end_simple or report_count >= 2 * self.patience
+        if ends_simple and not behind.held and significant.held:
+            return judged.drop(simple_arm, significant)
+        # 3. The end of the contest.
+        if report_count < 2 * self.patience:
+            return None
+        for arm_name in (complex_arm, simple_arm):
+            behind = judged.expected_behind(arm_name)
+            if behind.held:
+                return judged.drop(arm_name, behind)
+        # Personal models may hide which arm's models are better.
+        loser = complex_arm
+        if state.leader == complex_arm or over_rounds(judged.histories[-1]).z > 1:
+            loser = simple_arm
+        return judged.drop(loser, judged.no_longer_tried(report_count))
 
     def _significant_z(self, degrees: float, look_count: int) -> float:
         """The difference in standard errors from which look number ``look_count`` at a pair of arms is significant."""
@@ -523,12 +588,10 @@ class Race:
 
     def _reopened(self, state: RaceState, limited: bool = False) -> RaceState:
         """Start dropped arms again if the leader's loss has risen, or many clients have joined."""
-        if not state.losses:
-            return state
-        # The lowest loss of the leader since the last decision.
-        latest = pooled(state.round, state.losses, limited)
+        # The lowest loss of the leader since the last decision, if clients have reported losses.
+        latest = pooled(state.round, state.losses, limited) if state.losses else None
         lowest = latest
-        if state.lowest is not None and state.lowest.mean <= latest.mean:
+        if latest is not None and state.lowest is not None and state.lowest.mean <= latest.mean:
             lowest = state.lowest
         state = replace(state, lowest=lowest)
         if not state.dropped or state.facts is None:
@@ -538,19 +601,21 @@ class Race:
         clients = tuple(sorted(self.assignment(state).row))
         joined_count = len(set(clients) - set(state.decided))
         many_joined = joined_count >= MIN_JOINED_SHARE_TO_REOPEN * len(clients)
-        loss_rise = latest.mean - lowest.mean
-        error_of_rise = math.hypot(latest.error, lowest.error)
-        has_risen = (
-            latest.mean > MIN_LOSS_RATIO_TO_REOPEN * lowest.mean
-            and loss_rise > MIN_RISE_TO_REOPEN * error_of_rise
-        )
+        has_risen = False
+        reason = "many clients have joined"
+        if latest is not None and lowest is not None:
+            loss_rise = latest.mean - lowest.mean
+            error_of_rise = math.hypot(latest.error, lowest.error)
+            has_risen = (
+                latest.mean > MIN_LOSS_RATIO_TO_REOPEN * lowest.mean
+                and loss_rise > MIN_RISE_TO_REOPEN * error_of_rise
+            )
+            if has_risen and not many_joined:
+                reason = f"the held-out loss rose from {lowest.mean:.3g} to {latest.mean:.3g}"
         if not many_joined and not has_risen:
             return state
         # All dropped arms start again; earlier differences say nothing about them.
         arm_states = self._with_dropped_arms(state, state.facts, clients)
-        reason = f"the held-out loss rose from {lowest.mean:.3g} to {latest.mean:.3g}"
-        if many_joined:
-            reason = "many clients have joined"
         restarted = " and ".join(self.display_names[arm_name] for arm_name in state.dropped)
         description = f"{reason}: clients train {restarted} again, beginning with the mean of the models that served them"
         note = Note(kind="arms", effect="serves", clients=clients, text=description)
@@ -559,6 +624,7 @@ class Race:
             arms=arm_states,
             parts={**dict(zip(arm_states, arm_states, strict=True)), **state.parts},
             past={},
+            reports=0.0,
             dropped={},
             lowest=None,
             decided=clients,
@@ -605,13 +671,6 @@ class Race:
 # Evidence.
 
 
-Report = tuple[float, float, int]
-"""Mean of a client's losses or differences of losses, the variance of this mean, and the number of
-examples."""
-
-Reports = Mapping[Client, Report]
-
-
 def facts(federation: Federation) -> Facts | None:
     """Return what a method needs to start later; None if a boundary hides the layers."""
     if type(federation) is not Federation:
@@ -644,68 +703,6 @@ def pairs(arm_names: Iterable[str], order: Iterable[str]) -> list[tuple[str, str
     return list(combinations([arm_name for arm_name in order if arm_name in chosen_names], 2))
 
 
-def pooled(round: int, reports: Reports, limited: bool = False) -> Difference:
-    """Return the mean difference over all held-out examples of all clients.
-
-    Clients are the ones that are served, not a sample of others: the variance is that within
-    clients.
-
-    Args:
-        round: The round.
-        reports: Client -> (mean difference, variance of this mean, number of examples).
-        limited: Whether a client's report is limited by those of the others, as some may be
-            hostile.
-    """
-    difference, _ = _pooled_within_fences(round, reports, limited)
-    return difference
-
-
-def _pooled_within_fences(
-    round: int, reports: Reports, limited: bool
-) -> tuple[Difference, set[Client]]:
-    """The difference of :func:`pooled`, and the clients whose reports were limited."""
-    mean_differences, spreads, counts = spread_out(reports)
-    # One hostile client must not decide for the others.
-    limited_clients: set[Client] = set()
-    if limited:
-        within_fences = fenced_reports(mean_differences, spreads)
-        limited_clients = clients_limited(reports, (mean_differences, spreads), within_fences)
-        mean_differences, spreads = within_fences
-    # Clients count by their held-out examples, none for more than its largest share.
-    shares = Averaging().bounded(counts)
-    shares = shares / shares.sum()
-    client_variances = shares**2 * spreads / counts
-    variance = client_variances.sum()
-    # The Welch-Satterthwaite equation.
-    squared_sum = (client_variances**2 / np.maximum(counts - 1, 1)).sum()
-    degrees = float(variance**2 / squared_sum) if squared_sum > 0 else math.inf
-    difference = Difference(
-        round=round,
-        mean=float(shares @ mean_differences),
-        error=math.sqrt(variance),
-        degrees=degrees,
-    )
-    return difference, limited_clients
-
-
-def spread_out(reports: Reports) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the mean differences, the variances of a single example, and the numbers of examples, ``(n,)`` each.
-
-    Args:
-        reports: Client -> (mean difference, variance of this mean, number of examples).
-    """
-    mean_differences, variances, counts = (
-        np.array(column, dtype=np.float64) for column in zip(*reports.values(), strict=True)
-    )
-    spreads = np.minimum(variances, (2 * WORST_LOSS) ** 2) * counts
-    # The variance of a client with one example is not known: it counts as that of the others.
-    is_known = np.isfinite(variances)
-    spreads[~is_known] = (
-        spreads[is_known].mean() if is_known.any() else (mean_differences**2).mean()
-    )
-    return mean_differences, spreads, counts
-
-
 def _with_differences(
     state: RaceState, reporting_count: int, limited: bool
 ) -> tuple[RaceState, set[Client]]:
@@ -731,78 +728,125 @@ def _with_differences(
             reports = state.seen.get(report_key)
             if not reports:
                 continue
-            difference, limited_clients = _pooled_within_fences(state.round, reports, limited)
+            difference, limited_clients = pooled_within_fences(state.round, reports, limited)
             all_limited |= limited_clients
+            # Arms with the same models do not differ yet: their contest has not begun.
+            if not difference.error:
+                histories.pop(report_key, None)
+                continue
             reporting_share = min(reporting_count / len(reports), 1.0)
             difference = replace(difference, share=reporting_share, level=max(loss_level, 1e-9))
             histories[report_key] = (*histories.get(report_key, ()), difference)
     return replace(state, past=histories), all_limited
 
 
-def expected(history: tuple[Difference, ...]) -> float:
-    """Return the difference to be expected after twice as many rounds, linear in the logarithm of the rounds.
+def _gain(state: RaceState, arm_name: str, other_arm: str) -> Difference | None:
+    """The loss of ``other_arm`` less that of ``arm_name``, over the later half of the rounds; None if not compared."""
+    history = state.past.get(pair_key(other_arm, arm_name))
+    if history:
+        return over_rounds(history)
+    history = state.past.get(pair_key(arm_name, other_arm))
+    if not history:
+        return None
+    difference = over_rounds(history)
+    return replace(difference, mean=-difference.mean)
 
-    Extrapolated is the difference in units of the loss, because a difference shrinks with the
-    losses themselves. The slope is that of a least-squares line through the later half of the
-    differences. Rounds count from the first difference: after another start of the arms, few rounds
-    say little about many.
+
+@dataclass(frozen=True)
+class _Judged:
+    """Two arms that are compared: the criteria of dropping one of them.
+
+    Attributes:
+        race: The race.
+        state: Its state.
+        arm_names: The simpler and the more complex arm.
+        histories: Differences of the simpler arm's losses less the other's, one per round: of the
+            models that serve the clients, and if there are personal models, without them.
+        significant_z: From so many standard errors on, a difference is significant.
     """
-    later_half = history[len(history) // 2 :]
-    if len(later_half) < 2:
-        return history[-1].mean
-    # A line through (log of the round, difference in units of the loss), by least squares.
-    first_round = history[0].round
-    log_rounds = np.log([difference.round - first_round + 1 for difference in later_half])
-    log_rounds = log_rounds - log_rounds.mean()
-    in_loss_units = np.array([difference.mean / difference.level for difference in later_half])
-    slope = float(log_rounds @ in_loss_units / (log_rounds @ log_rounds))
-    # Twice as many rounds are log(2) further on the line.
-    return history[-1].mean + later_half[-1].level * math.log(2) * slope
 
+    race: Race
+    state: RaceState
+    arm_names: tuple[str, str]
+    histories: Sequence[tuple[Difference, ...]]
+    significant_z: float
 
-def ahead(state: RaceState) -> str:
-    """Return the arm with the lowest loss; an arm takes the lead from a simpler one by more than a standard error.
+    def _sign(self, arm_name: str) -> int:
+        """1 for the simpler arm, and -1 for the other: how differences become those by which the arm is behind."""
+        return 1 if arm_name == self.arm_names[0] else -1
 
-    Arms that have not been compared with the leader yet, as after another start, do not take its
-    place.
-    """
-    leader_is_gone = state.leader not in state.arms
-    candidates = []
-    for arm_name in state.arms:
-        is_leader = arm_name == state.leader
-        if leader_is_gone or is_leader or _history(state, arm_name, state.leader):
-            candidates.append(arm_name)
-    # From simple to complex: each arm is compared with the best of those before it.
-    leader = candidates[0]
-    for arm_name in candidates:
-        history = state.past.get(pair_key(leader, arm_name))
-        if history and history[-1].z > 1:
-            leader = arm_name
-    return leader
+    def _compared(self, what: str) -> str:
+        """The name of a criterion."""
+        simple_name, complex_name = (self.race.display_names[arm] for arm in self.arm_names)
+        return f"{what} of {simple_name} less {complex_name}, in standard errors"
 
+    def is_hopeless(self, arm_name: str) -> bool:
+        """Whether an arm is significantly behind, and stays so in its best case, also without personal models."""
+        sign = self._sign(arm_name)
+        # What serves the clients decides over the simpler arm: without personal models, it is further behind.
+        histories = self.histories if sign < 0 else self.histories[:1]
+        for history in histories:
+            in_best_case = expected(history, BEST_CASE_ROUNDS) / history[-1].error
+            if sign * history[-1].z <= self.significant_z or sign * in_best_case <= 2:
+                return False
+        return True
 
-def _no_hope(compared: str, history: tuple[Difference, ...], min_lead: float) -> Criterion:
-    """The criterion of dropping the more complex of two arms: it is not expected to be ahead by so many standard errors."""
-    amount = " by two standard errors" if min_lead else ""
-    return Criterion(
-        f"{compared}, in standard errors",
-        expected(history) / history[-1].error,
-        "<",
-        min_lead,
-        met=f"not lower{amount}",
-        unmet=f"lower{amount}",
-        key="expected_loss",
-    )
+    def significant(self, arm_name: str) -> Criterion:
+        """The criterion that an arm is significantly behind now."""
+        sign = self._sign(arm_name)
+        return Criterion(
+            self._compared(LOSS),
+            self.histories[0][-1].z,
+            ">" if sign > 0 else "<",
+            sign * self.significant_z,
+            met="which is significant",
+            unmet="which is not significant",
+            key="held_out_loss",
+        )
 
+    def expected_behind(self, arm_name: str) -> Criterion:
+        """The criterion that an arm is expected to be behind by a standard error."""
+        sign = self._sign(arm_name)
+        history = self.histories[0]
+        return Criterion(
+            self._compared(EXPECTED_LOSS),
+            expected(history) / history[-1].error,
+            ">" if sign > 0 else "<",
+            float(sign),
+            met="by more than a standard error",
+            unmet="not by more than a standard error",
+            key="expected_loss",
+        )
 
-def _history(state: RaceState, first_arm: str, second_arm: str) -> tuple[Difference, ...]:
-    """The differences of two arms, in either order."""
-    ordered_history = state.past.get(pair_key(first_arm, second_arm))
-    return ordered_history or state.past.get(pair_key(second_arm, first_arm)) or ()
+    def is_behind_without_personal_models(self) -> bool:
+        """Whether the more complex arm is expected to be behind without personal models, or there are none."""
+        return all(expected(history) / history[-1].error < 0 for history in self.histories[1:])
+
+    def no_longer_tried(self, report_count: float) -> Criterion:
+        """The criterion that two arms have been compared for long enough."""
+        return Criterion(
+            "reports of each client",
+            math.floor(report_count),
+            ">=",
+            2 * self.race.patience,
+            met="enough to end the contest",
+            unmet="too few to end the contest",
+            key="reports",
+        )
+
+    def drop(self, arm_name: str, criterion: Criterion) -> tuple[str, Note]:
+        """Return the arm to drop, and the note that says why."""
+        other_arm = self.arm_names[1] if arm_name == self.arm_names[0] else self.arm_names[0]
+        display_names = self.race.display_names
+        arm_names = (display_names[arm_name], display_names[other_arm])
+        note = _drop(
+            self.state, arm_name, arm_names, self._sign(arm_name), self.histories[0], criterion
+        )
+        return arm_name, note
 
 
 def _without_arm(state: RaceState, arm_name: str) -> RaceState:
-    """Return the state without an arm."""
+    """Return the state without an arm, which may have been the leader."""
 
     def without_arm(values: Mapping[str, Any]) -> dict[str, Any]:
         return {
@@ -813,98 +857,13 @@ def _without_arm(state: RaceState, arm_name: str) -> RaceState:
 
     # The part stays under a name that no arm has, until a plan has said that it has ended.
     parts = {**without_arm(state.parts), f"({arm_name})": state.parts[arm_name]}
-    new_state = replace(
+    return replace(
         state,
         arms=without_arm(state.arms),
         parts=parts,
         seen=without_arm(state.seen),
         past=without_arm(state.past),
         dropped={**state.dropped, arm_name: state.round},
-    )
-    # If the leader is dropped, the best of the others takes its place.
-    if state.leader == arm_name:
-        return replace(new_state, leader=ahead(new_state))
-    return new_state
-
-
-# ----------------------------------------------------------------------------------------------------
-# Arms that use the same replies.
-
-
-def shared(plans: Mapping[str, Plan]) -> dict[str, Plan]:
-    """Return the parts of a plan; an arm that may use the replies of another one has no part of its own.
-
-    Args:
-        plans: Name of an arm -> its plan.
-
-    Returns:
-        Name of an arm, or names joined by :data:`SHARED_EXCHANGE` -> plan.
-    """
-    host_of_guest: dict[str, str] = {}
-    # The first arm that can serve as a host does. A host trains itself, so it is nobody's guest.
-    for arm_name, plan in plans.items():
-        if arm_name in host_of_guest.values():
-            continue
-        for host, host_plan in plans.items():
-            if host != arm_name and host not in host_of_guest and _serves(host_plan, plan):
-                host_of_guest[arm_name] = host
-                break
-    # A part has the names of its host and of all guests.
-    parts = {}
-    for arm_name, plan in plans.items():
-        if arm_name not in host_of_guest:
-            guests = [guest for guest, host in host_of_guest.items() if host == arm_name]
-            parts[SHARED_EXCHANGE.join((arm_name, *guests))] = plan
-    return parts
-
-
-def _serves(host: Plan, guest: Plan) -> bool:
-    """Whether the replies to ``host`` are those to ``guest``, which trains one model at all of the same clients."""
-    # The layers that clients keep would be lost with the name of the part.
-    if any(task.local_layers for task in guest.tasks.values()):
-        return False
-    # The guest must need no more than the mean of updates from one model, and the host must have it.
-    if host.parts or guest.parts or len(guest.models) != 1 or guest.need != "mean":
-        return False
-    if host.need not in ("rows", "mean") or host.sketch:
-        return False
-    # Both must ask the same clients, weigh them in the same way, and end the round together.
-    same_clients = host.tasks.keys() == guest.tasks.keys()
-    if not same_clients or host.weighting != guest.weighting:
-        return False
-    if host.ends_round != guest.ends_round:
-        return False
-    # A client that trains on halves does the same work as one that trains on all its examples.
-    plain_tasks = set()
-    for task in host.tasks.values():
-        training = None if task.halves else task.training
-        plain_tasks.add(replace(task, offered=(0,), halves=False, training=training))
-    offered_rows = {task.offered for task in host.tasks.values()}
-    if plain_tasks != set(guest.tasks.values()) or len(offered_rows) != 1:
-        return False
-    # The models need not be equal bit by bit: sums in another order differ in their last digits.
-    ((offered_row,),) = offered_rows
-    return torch.allclose(host.models[offered_row], guest.models[0], rtol=1e-4, atol=1e-6)
-
-
-def as_means(replies: Replies, guest: Any, arm_state: Any) -> Replies:
-    """Return the replies of clients that trained one model as those to the plan of a guest, which needs their mean."""
-    if replies.updates is None:
-        # Without a reply, all means are zeros.
-        model_row = replies.chosen[0][0] if replies.chosen else 0
-        mean_updates = replies.mean_updates[model_row : model_row + 1]
-        mean_counts = np.array([len(replies.clients)])
-    else:
-        # The guest's plan says how it weighs clients.
-        guest_plan = guest.plan(arm_state, Cohort(present=replies.clients, exchange=0, seed=0))
-        mean_updates, mean_counts = group_means(replies, [replies.clients], guest_plan.weighting)
-    return replace(
-        replies,
-        chosen=((0,),) * len(replies.clients),
-        means=mean_updates,
-        mean_counts=mean_counts,
-        updates=None,
-        halves=None,
     )
 
 
@@ -957,39 +916,38 @@ def _lead(
     leader_before: str,
     display_names: Mapping[str, str],
     groups: Groups,
+    min_lead: float,
 ) -> Note:
-    """Describe that another arm serves the clients; ``groups`` are its groups if they are other ones."""
-    arm_order = list(state.arms)
+    """Describe that another arm serves the clients.
+
+    Args:
+        state: The state, in which the arms have been compared.
+        leader: The arm that serves the clients now.
+        leader_before: The arm that served them before.
+        display_names: Name of an arm -> its name in sentences.
+        groups: The new groups, if they are other ones than before.
+        min_lead: By how many standard errors the loss had to be lower.
+    """
     description = f"the clients now use {display_names[leader]}"
     name_before = display_names[leader_before]
-    # Differences are those of the simpler arm less the more complex one.
-    is_more_complex = leader_before not in arm_order or arm_order.index(leader) > arm_order.index(
-        leader_before
-    )
-    simple_arm = leader_before if is_more_complex else leader
-    complex_arm = leader if is_more_complex else leader_before
-    history = state.past.get(pair_key(simple_arm, complex_arm))
     criteria: tuple[Criterion, ...] = ()
-    if history:
-        latest = history[-1]
+    difference = _gain(state, leader, leader_before)
+    # An arm that was dropped has no differences any more; its own note says why it was.
+    if difference is not None and difference.z > min_lead:
         takes_lead = Criterion(
-            f"{LOSS} of {display_names[simple_arm]} less {display_names[complex_arm]}, in standard errors",
-            latest.z,
+            f"{LOSS} of {name_before} less {display_names[leader]}, in standard errors",
+            difference.z,
             ">",
-            1.0,
+            min_lead,
             key="held_out_loss",
-            met="more than a standard error",
-            unmet="not lower by more than a standard error",
+            met="more than a standard error" if min_lead else "after a test that found groups",
+            unmet="not lower by more than a standard error" if min_lead else "not lower",
         )
-        amount = f"{_by(latest.mean)} ± {latest.error:.2g}"
-        if is_more_complex:
-            description += f": held-out loss is {amount} than with {name_before}"
-        else:
-            description += f": held-out loss with {name_before} is {amount}"
-        # The comparison is a reason only if it speaks for the new leader.
-        if takes_lead.held == is_more_complex:
-            criteria = (takes_lead,)
-            description += f", {takes_lead.meaning}"
+        criteria = (takes_lead,)
+        description += (
+            f": held-out loss is lower by {difference.mean:.3g} ± {difference.error:.2g} "
+            f"than with {name_before}, {takes_lead.meaning}"
+        )
     clients = _reporting_clients(state).union(*groups)
     return Note(
         kind="lead",
@@ -1000,6 +958,16 @@ def _lead(
         criteria=criteria,
         numbers=_numbers(state),
         labels={"arm": list(display_names).index(leader)},
+    )
+
+
+def _all_examples(state: RaceState, served: Assignment) -> Note:
+    """Say that clients hold no examples out from now on."""
+    return Note(
+        kind="arm",
+        effect="info",
+        clients=tuple(sorted(served.row)),
+        text="the choice is settled: clients train on the examples too that they held out for it",
     )
 
 

@@ -67,6 +67,12 @@ MIN_SHARE_TO_CONTINUE = 0.5
 """Personal models continue from round to round, with ``start`` either, if this share of the clients
 trains in a round."""
 
+WORSE_LOOKS_TO_REST = 4
+"""Personal models rest if they were significantly worse for all in so many rounds in a row."""
+
+MAX_ROUNDS_OF_REST = 8
+"""The longest time between two trials of personal models that rest, in rounds."""
+
 Gain = tuple[float, float, int]
 """Mean of a client's personal loss less that of the method's model, the variance of this mean, and
 the number of examples."""
@@ -83,6 +89,9 @@ class TunedState:
         tuned: Names of the method's parts in which clients have personal models; other values of
             theirs are the method's.
         share: Share of the clients that train in a round, averaged over rounds, later ones more.
+        worse: Rounds in a row in which personal models were worse for all, beyond noise.
+        rest: Rounds until personal models are trained again.
+        settled: Whether clients held no examples out in the last round, so that the choice stays.
         notes: Notes of the last exchange.
     """
 
@@ -91,6 +100,9 @@ class TunedState:
     own: tuple[Client, ...] = ()
     tuned: tuple[str, ...] = ()
     share: float = 1.0
+    worse: int = 0
+    rest: int = 0
+    settled: bool = False
     notes: tuple[Note, ...] = ()
 
 
@@ -139,7 +151,7 @@ class Tuned:
     def serving_tasks(self, state: TunedState, cohort: Cohort) -> tuple[Task, ...]:
         """Return the next tasks of the method, which make personal models too."""
         inner_tasks = serving_tasks(self.method, state.inner, cohort)
-        return tuple(self.tuned(task) for task in inner_tasks)
+        return tuple(self.tuned(task, state) for task in inner_tasks)
 
     # -- the contract
     # ---------------------------------------------------------------------------------------------------
@@ -148,34 +160,45 @@ class Tuned:
         return TunedState(inner=self.method.init(federation))
 
     def plan(self, state: TunedState, cohort: Cohort) -> Plan:
-        return self._with_personal(self.method.plan(state.inner, cohort), state.share)
+        return self._with_personal(self.method.plan(state.inner, cohort), state)
 
-    def _with_personal(self, plan: Plan, training_share: float) -> Plan:
+    def _with_personal(self, plan: Plan, state: TunedState) -> Plan:
         """The plan, in which clients train a personal model too, also in the parts of the plan."""
         tasks = {}
         for client, task in plan.tasks.items():
-            if plan.ends_round:
-                tasks[client] = self.tuned(task, training_share)
+            if plan.ends_round and self._may_pay(state, client):
+                tasks[client] = self.tuned(task, state)
             else:
                 tasks[client] = self._held_out(task)
         personal_parts = {
-            part_name: self._with_personal(part_plan, training_share)
+            part_name: self._with_personal(part_plan, state)
             for part_name, part_plan in plan.parts.items()
         }
         return replace(plan, tasks=tasks, parts=personal_parts)
 
-    def tuned(self, task: Task, training_share: float = 1.0) -> Task:
+    def _may_pay(self, state: TunedState, client: Client) -> bool:
+        """Whether a client trains its personal model in this round: it is used, or may be used later."""
+        if state.settled:
+            return client in state.own
+        return not state.rest
+
+    def tuned(self, task: Task, state: TunedState | None = None) -> Task:
         """A task that makes a personal model, unless it trains no model or layers stay at the client.
 
         Args:
             task: The method's task.
-            training_share: The share of the clients that train in a round.
+            state: The state, which says how personal models start. None for the state of a run in
+                which all clients train.
         """
         if not task.trains or task.gradient or task.local_layers:
             return self._held_out(task)
+        state = state or TunedState(inner=None)
         start = self.start
         if start == "either":
-            start = "own" if training_share >= MIN_SHARE_TO_CONTINUE else "trained"
+            start = "own" if state.share >= MIN_SHARE_TO_CONTINUE else "trained"
+        # After a rest, a personal model of long ago would be out of date.
+        if state.worse >= WORSE_LOOKS_TO_REST:
+            start = "trained"
         personal = task.personal or Personal(start=start, epochs=self.epochs, pull=self.pull)
         holdout = Holdout(share=self.holdout, report_losses=True)
         return replace(task, holdout=holdout, personal=personal)
@@ -191,7 +214,9 @@ class Tuned:
         served_part = inner_assignment.part
         # How many clients train in a round decides how personal models start.
         training_share = state.share
+        rest = state.rest
         if replies.ends_round:
+            rest = max(rest - 1, 0)
             answered = min(len(replies.clients) / max(len(inner_assignment.row), 1), 1.0)
             training_share = (training_share + answered) / 2
         gains = dict(state.gains)
@@ -213,8 +238,13 @@ class Tuned:
             gains=gains,
             tuned=sorted_parts,
             share=training_share,
+            rest=rest,
             notes=(),
         )
+        if replies.ends_round and replies.clients:
+            # Clients that hold examples out report losses of the method's model at least.
+            held_out_count = sum(losses.count for losses in replies.held_out_losses.values())
+            new_state = replace(new_state, settled=not held_out_count)
         if not any_report:
             return new_state
         return self._chosen(new_state, replies.averaging.limits_reports)
@@ -232,12 +262,25 @@ class Tuned:
             limited_clients.update(limited_in_group)
         # A client is served by its own model if that is expected to lower its loss.
         personal = tuple(sorted(client for client, gain in expected.items() if gain < 0))
+        state = self._rested(state, personal, grouped_clients)
         notes = []
         if set(personal) != set(state.own) & grouped_clients:
             notes.append(_note(expected, personal, set(state.own)))
         if limited_clients:
             notes.append(fence_note(limited_clients))
         return replace(state, own=personal, notes=tuple(notes))
+
+    def _rested(
+        self, state: TunedState, personal: tuple[Client, ...], clients: set[Client]
+    ) -> TunedState:
+        """The state, in which personal models rest if they have been worse for long: the longer, the longer."""
+        if personal or not _are_worse(state.gains, clients):
+            return replace(state, worse=0, rest=0)
+        worse = state.worse + 1
+        if worse < WORSE_LOOKS_TO_REST:
+            return replace(state, worse=worse, rest=0)
+        rounds_of_rest = min(2 ** (worse - WORSE_LOOKS_TO_REST), MAX_ROUNDS_OF_REST)
+        return replace(state, worse=worse, rest=rounds_of_rest)
 
     def assignment(self, state: TunedState) -> Assignment:
         base_assignment = self.method.assignment(state.inner)
@@ -289,6 +332,17 @@ def method_of(setting_value: Any, setting: str) -> Any:
 def _reporting(gains: Mapping[Client, Gain], group: Iterable[Client]) -> list[Client]:
     """The clients of a group that have reported a gain."""
     return [client for client in group if client in gains and not np.isnan(gains[client]).any()]
+
+
+def _are_worse(gains: Mapping[Client, Gain], clients: Iterable[Client]) -> bool:
+    """Whether personal models are worse than the method's by more than a standard error, over all clients."""
+    reporting = _reporting(gains, clients)
+    if not reporting:
+        return False
+    mean_gains, variances, example_counts = np.array([gains[client] for client in reporting]).T
+    shares = example_counts / example_counts.sum()
+    error = float(np.sqrt(shares**2 @ np.where(np.isfinite(variances), variances, 0.0)))
+    return bool(shares @ mean_gains > error)
 
 
 def _spreads(variances: np.ndarray, example_counts: np.ndarray) -> np.ndarray:
