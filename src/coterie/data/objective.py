@@ -33,6 +33,10 @@ TEMPERATURES = tuple(2 ** (step / 2) for step in range(13))
 """The temperatures 1 to 64 by which logits are divided where models are compared by their losses.
 """
 
+MAX_NUMBERS_AT_ONCE = 1 << 17
+"""Losses at all temperatures are computed in one call for outputs of up to so many numbers, as more
+would take much memory."""
+
 IGNORED = -100
 """The class that losses and metrics leave out, as PyTorch's cross entropy does: the padding of
 sequences."""
@@ -658,6 +662,8 @@ class Objective:
                 if in_one_call is not None:
                     return in_one_call
             cooled = torch_loss.cooled
+        elif outputs.numel() <= MAX_NUMBERS_AT_ONCE:
+            return self._at_temperatures_together(outputs, targets)
 
         losses_at_temperatures = []
         for temperature in TEMPERATURES:
@@ -666,6 +672,23 @@ class Objective:
         return losses.ExampleLosses(
             torch.stack([at_temperature.losses for at_temperature in losses_at_temperatures]),
             losses_at_temperatures[0].weights,
+        )
+
+    def _at_temperatures_together(
+        self, outputs: torch.Tensor, targets: torch.Tensor
+    ) -> losses.ExampleLosses:
+        """What :meth:`at_temperatures` returns, in one call: the same examples once for each temperature."""
+        temperatures = torch.tensor(TEMPERATURES, dtype=outputs.dtype, device=outputs.device)
+        cooled_outputs = outputs / temperatures.view(-1, *[1] * outputs.dim())
+        repeated_targets = targets.expand(len(TEMPERATURES), *targets.shape)
+        example_losses = self.example_losses(
+            cooled_outputs.flatten(0, 1), repeated_targets.flatten(0, 1)
+        )
+        shape = (len(TEMPERATURES), len(outputs))
+        weights = example_losses.weights
+        return losses.ExampleLosses(
+            example_losses.losses.view(shape),
+            None if weights is None else weights.view(shape)[0],
         )
 
     def _of_standardized(self, loss: LossOfStandardized) -> Objective:

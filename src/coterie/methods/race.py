@@ -29,9 +29,10 @@ what makes an example hard cancels. After each round:
   so they end other arms only after twice ``patience``. The test of significance is sequential: look
   j uses the level ``level / (p j (j + 1))`` for p pairs of arms, so that all looks together keep
   ``level``. It is a t-test with Welch's degrees of freedom.
-- While arms differ, and for the first ``patience`` reports, clients hold examples out. Then they
-  train on all their examples, and what was decided stays. Clients with a validation part of their
-  own hold out nothing more, and go on reporting.
+- While arms differ, and for the first ``2 patience`` reports, clients hold examples out. Then the
+  choice is settled: they train on all their examples but a validation part of their own, and report
+  nothing more. If arms differ later, as when groups are found late, they hold out the same examples
+  again. Until then all arms have been trained on these in the same way.
 - A decision is reopened if the leader's held-out loss rises far above its lowest value
   (:data:`MIN_LOSS_RATIO_TO_REOPEN`), or if many clients have joined
   (:data:`MIN_JOINED_SHARE_TO_REOPEN`): then all dropped arms start again, from the mean of the
@@ -269,11 +270,11 @@ class Race:
 
     def plan(self, state: RaceState, cohort: Cohort) -> Plan:
         methods_by_name = self.named
-        held_out_share = self.holdout if self.holds_out(state) else 0.0
+        is_open = self.is_open(state)
         plans = {}
         for arm_name, arm_state in state.arms.items():
             plans[arm_name] = self._reporting_losses(
-                methods_by_name[arm_name].plan(arm_state, cohort), held_out_share
+                methods_by_name[arm_name].plan(arm_state, cohort), is_open
             )
         # Arms whose next exchange ends the round wait for those that need more exchanges, because
         # clients measure the models of all arms together.
@@ -292,23 +293,28 @@ class Race:
             ends_round=not unfinished,
         )
 
-    def holds_out(self, state: RaceState) -> bool:
-        """Return whether clients hold examples out in the next round: arms differ, or the race has just started."""
+    def is_open(self, state: RaceState) -> bool:
+        """Return whether anything is left to decide: arms differ, or have not had the time to differ."""
         # Arms that used the same replies in the last round have the same models.
         parts_of_arms = {state.parts[arm_name] for arm_name in state.arms}
-        return len(parts_of_arms) > 1 or state.reports < self.patience
+        return len(parts_of_arms) > 1 or state.reports < 2 * self.patience
 
-    def _reporting_losses(self, plan: Plan, held_out_share: float) -> Plan:
-        """The plan, in which clients report held-out losses if it ends a round, when they get the arm's models."""
+    def _reporting_losses(self, plan: Plan, is_open: bool) -> Plan:
+        """The plan, in which clients report held-out losses if it ends a round, when they get the arm's models.
+
+        If nothing is left to decide, they hold nothing out and report nothing.
+        """
         reporting_tasks = {}
         for client, task in plan.tasks.items():
-            report_losses = task.holdout.report_losses or plan.ends_round
-            # All parts of a plan must hold out the same examples.
-            holdout = Holdout(share=held_out_share, report_losses=report_losses)
+            holdout = Holdout()
+            if is_open:
+                report_losses = task.holdout.report_losses or plan.ends_round
+                # All parts of a plan must hold out the same examples.
+                holdout = Holdout(share=self.holdout, report_losses=report_losses)
             reporting_tasks[client] = replace(task, holdout=holdout)
         # An arm may itself be made of several methods.
         reporting_parts = {
-            part_name: self._reporting_losses(part_plan, held_out_share)
+            part_name: self._reporting_losses(part_plan, is_open)
             for part_name, part_plan in plan.parts.items()
         }
         return replace(plan, tasks=reporting_tasks, parts=reporting_parts)
@@ -448,8 +454,8 @@ class Race:
         limited = replies.averaging.limits_reports
         leader_before = state.leader
         client_count = max(len(self.assignment(state).row), 1)
+        was_open = self.is_open(state)
         state = replace(state, reports=state.reports + min(reporting_count / client_count, 1.0))
-        held_out_before = self.holds_out(state)
         state, limited_clients = _with_differences(state, reporting_count, limited)
         notes = [fence_note(limited_clients)] if limited_clients else []
         # 2. An arm that falls behind is dropped.
@@ -480,11 +486,9 @@ class Race:
         # 4. The decision is reopened if it no longer suits the clients.
         state = replace(state, leader=leader, notes=(*state.notes, *notes))
         state = self._reopened(state, limited)
-        # 5. Once it is settled, clients train on all their examples.
-        if held_out_before and not self.holds_out(state):
-            return replace(
-                state, notes=(*state.notes, _all_examples(state, self.assignment(state)))
-            )
+        # 5. Once nothing is left to decide, clients train on all their examples.
+        if was_open and not self.is_open(state):
+            state = replace(state, notes=(*state.notes, _settled(self.assignment(state))))
         return state
 
     def ahead(self, state: RaceState) -> str:
@@ -961,13 +965,13 @@ def _lead(
     )
 
 
-def _all_examples(state: RaceState, served: Assignment) -> Note:
+def _settled(served: Assignment) -> Note:
     """Say that clients hold no examples out from now on."""
     return Note(
         kind="arm",
         effect="info",
         clients=tuple(sorted(served.row)),
-        text="the choice is settled: clients train on the examples too that they held out for it",
+        text="the choice is settled: from now on, clients train on the examples that they held out for it, too",
     )
 
 

@@ -226,7 +226,7 @@ class Tuned:
             # The held-out loss of the personal model (1) less that of the method's model (0).
             gain = held_out.difference((served_part, 1), (served_part, 0))
             if gain is not None:
-                gains[client] = (*gain, held_out.count)
+                gains[client] = _averaged((*gain, held_out.count), gains.get(client))
                 any_report = True
             for part_name, is_personal in held_out.models:
                 if is_personal:
@@ -332,6 +332,17 @@ def method_of(setting_value: Any, setting: str) -> Any:
 def _reporting(gains: Mapping[Client, Gain], group: Iterable[Client]) -> list[Client]:
     """The clients of a group that have reported a gain."""
     return [client for client in group if client in gains and not np.isnan(gains[client]).any()]
+
+
+def _averaged(gain: Gain, gain_before: Gain | None) -> Gain:
+    """A client's gain, with that of the report before as half of the mean: the noise of training averages out.
+
+    Its held-out examples are the same, so its variance is that of one report.
+    """
+    if gain_before is None:
+        return gain
+    mean, variance, count = gain
+    return (mean + gain_before[0]) / 2, variance, count
 
 
 def _are_worse(gains: Mapping[Client, Gain], clients: Iterable[Client]) -> bool:
