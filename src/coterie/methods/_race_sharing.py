@@ -63,11 +63,12 @@ def _serves(host: Plan, guest: Plan) -> bool:
         return False
     if host.ends_round != guest.ends_round:
         return False
-    # A client that trains on halves does the same work as one that trains on all its examples.
+    # A client that trains on halves does the same work as one that trains on all its examples, and so
+    # does one that measures its model first.
     plain_tasks = set()
     for task in host.tasks.values():
         training = None if task.halves else task.training
-        plain_tasks.add(replace(task, offered=(0,), halves=False, training=training))
+        plain_tasks.add(replace(task, offered=(0,), halves=False, training=training, measure=None))
     offered_rows = {task.offered for task in host.tasks.values()}
     if plain_tasks != set(guest.tasks.values()) or len(offered_rows) != 1:
         return False

@@ -79,7 +79,13 @@ class Auto:
         # One model for all, and groups.
         arms: tuple[Any, ...] = (
             FedAvg(weighting="uniform", fraction=self.fraction),
-            SplitHalf(weighting="uniform", fraction=self.fraction, level=self.level),
+            SplitHalf(
+                weighting="uniform",
+                fraction=self.fraction,
+                level=self.level,
+                alert=True,
+                alert_with_training=True,
+            ),
         )
         if self.tuning:
             # Clients train personal models in both. Training alone asks all clients in each round, so

@@ -21,8 +21,8 @@ what makes an example hard cancels. After each round:
   2. From ``patience`` reports on, the more complex arm of two is dropped if it is expected to be
      behind by a standard error, and the simpler one if it is significantly behind and the other one
      is not.
-  3. After twice ``patience`` reports, the contest of two arms ends: the one that is expected to be
-     behind by a standard error is dropped, or else the one that does not lead.
+  3. After twice ``patience`` reports, the contest of two arms ends: the one that does not lead is
+     dropped.
 
   Clients' personal models learn fast and mask an arm's gain at first: so the more complex arm stays
   if its models are not behind without them. Local models learn fastest of all and gain least later,
@@ -571,13 +571,10 @@ class Race:
         # 3. The end of the contest.
         if report_count < 2 * self.patience:
             return None
-        for arm_name in (complex_arm, simple_arm):
-            behind = judged.expected_behind(arm_name)
-            if behind.held:
-                return judged.drop(arm_name, behind)
+        loser = simple_arm if self.ahead(state) == complex_arm else complex_arm
         # Personal models may hide which arm's models are better.
-        loser = complex_arm
-        if state.leader == complex_arm or over_rounds(judged.histories[-1]).z > 1:
+        is_close = abs(over_rounds(history).z) < 1
+        if is_close and offered_history and over_rounds(offered_history).z > 1:
             loser = simple_arm
         return judged.drop(loser, judged.no_longer_tried(report_count))
 

@@ -183,6 +183,11 @@ class SplitHalf(Probing):
         False,
         "data may change: clients whose loss rises take a better model, or their group is tested, at once",
     )
+    alert_with_training: bool = setting(
+        False,
+        "with alert, clients report losses with their training: no exchange more, and one round later",
+        advanced=True,
+    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -264,7 +269,13 @@ class SplitHalf(Probing):
     @property
     def _first_stage(self) -> Stage:
         """The stage with which a round begins, if no review is due."""
-        return "measure-losses" if self.alert else "train"
+        asks_before_training = self.alert and not self.alert_with_training
+        return "measure-losses" if asks_before_training else "train"
+
+    @property
+    def _asks_with_training(self) -> bool:
+        """Whether clients report the training loss of their group's model with their training."""
+        return self.alert and self.alert_with_training
 
     # -- training, with probes and walkers
     # ---------------------------------------------------------------------------------------------------
@@ -286,6 +297,12 @@ class SplitHalf(Probing):
                 # The model from which the probe's clients train gets a further row.
                 tasks |= self._long_probe_tasks(state, row_number, len(models), probe, cohort)
                 models.append(probe.model)
+        # With alert, clients first measure the model from which they train.
+        sees_updates = False
+        if self._asks_with_training:
+            tasks = {client: replace(task, measure="train") for client, task in tasks.items()}
+            # Updates of clients whose data have changed can be left out, if the server sees them.
+            sees_updates = len(tasks) <= MAX_PROBED_CLIENTS
         # Walkers train on halves from the model of the inner node where they are.
         walkers = sample(cohort, sorted(state.walkers), MAX_PROBED_CLIENTS)
         walker_models, walker_tasks = _cluster_tree.tasks(
@@ -302,7 +319,7 @@ class SplitHalf(Probing):
         return Plan(
             models=torch.stack([*models, *walker_models]),
             tasks=tasks,
-            need="rows" if compares else "mean",
+            need="rows" if compares or sees_updates else "mean",
             columns=slice(0, state.tree.parameters),
             weighting=self.weighting,
             second_halves=begins_long_probe,
@@ -375,10 +392,17 @@ class SplitHalf(Probing):
     def _after_training(
         self, state: SplitHalfState, replies: Replies, half_steps: int
     ) -> SplitHalfState:
+        # 0. Clients whose loss has risen do not fit their group any more, so their updates do not count.
+        new_state = state
+        if self._asks_with_training:
+            new_state = self._with_losses(state, replies)
         # 1. Each group takes the mean update of its members; if it has probed, it may split.
-        new_state = replace(state, leaves=(), round=state.round + 1)
+        new_state = replace(new_state, leaves=(), round=state.round + 1)
         for row_number, leaf in enumerate(state.leaves):
             member_replies = replies.of(leaf.clients)
+            if replies.updates is not None and self._asks_with_training:
+                fitting = [client for client in leaf.clients if client not in new_state.risen]
+                member_replies = replies.of(fitting)
             if not member_replies.clients:
                 new_state = _with_leaves(new_state, leaf)
             elif replies.updates is None:
@@ -570,6 +594,9 @@ class SplitHalf(Probing):
     def _end_round(self, new_state: SplitHalfState, state_before: SplitHalfState) -> SplitHalfState:
         """End a round: after a change of the groups postpone the next review; if a review is due, make it next."""
         new_state = replace(new_state, stage=self._first_stage)
+        # Clients whose loss has risen in this round try other models first.
+        if self._asks_with_training and new_state.risen:
+            return replace(new_state, stage="offer-models")
         if not self.review_every:
             return new_state
         # A round that made or ended groups postpones the review.
@@ -659,14 +686,20 @@ class SplitHalf(Probing):
 
     def _after_loss_check(self, state: SplitHalfState, replies: Replies) -> SplitHalfState:
         """The state in which the clients whose loss rose measure other models next, and a review is due."""
+        new_state = self._with_losses(state, replies)
+        return replace(new_state, stage="offer-models" if new_state.risen else "train")
+
+    def _with_losses(self, state: SplitHalfState, replies: Replies) -> SplitHalfState:
+        """The state with the clients' losses, and with those whose loss rose; if there are any, a review is due."""
         # 1. The loss of each client, and its change since the client was last asked.
         measured: dict[Client, float] = {}
         changes: dict[Client, float] = {}
-        for client, (loss,) in zip(replies.clients, replies.losses, strict=True):
-            if np.isfinite(loss):
-                measured[client] = loss
+        for client, client_losses in zip(replies.clients, replies.losses, strict=True):
+            # Clients that walk down the tree measure nothing.
+            if len(client_losses) == 1 and np.isfinite(client_losses[0]):
+                measured[client] = client_losses[0]
                 if client in state.losses:
-                    changes[client] = loss - state.losses[client]
+                    changes[client] = client_losses[0] - state.losses[client]
         # 2. A loss has risen if it changed by far more than losses usually do. Another model is better
         #    if it undoes more than half of the rise.
         risen = {}
@@ -677,7 +710,6 @@ class SplitHalf(Probing):
         # 3. Clients whose loss has risen try other models in the next exchange.
         new_state = replace(
             state,
-            stage="offer-models" if risen else "train",
             losses={**state.losses, **measured},
             # A probe trains longer, so losses change more after it for some rounds.
             usual_change=max(median_change, state.usual_change / 2),

@@ -13,14 +13,19 @@ Personalization", arXiv 1910.10252).
 
 Fine-tuning raises the mean and can harm some clients (arXiv 2206.09262). So the personal model is
 served only where it pays. Few held-out examples say little about a single client. Therefore a group
-decides together, by its mean gain over all held-out examples. Only if the gains of its clients
+decides together, by its mean gain over all held-out examples, of this report and the ones before. Only if the gains of its clients
 differ significantly (Cochran's Q, :data:`MAX_P_TO_DIFFER`), the gain of each client
 counts: it is shrunk towards the group's mean by empirical Bayes, ``m_i = (τ² d_i + v_i μ) / (τ² +
 v_i)``, with the client's mean difference of losses d_i, its variance v_i (that of one example,
 pooled over the group, divided by the client's number of examples), the group's mean μ weighted by
 the precisions, and the variance τ² between clients by the method of moments (R. DerSimonian, N.
-Laird, "Meta-analysis in clinical trials", 1986). A client is served by its own model if ``m_i <
-0``.
+Laird, "Meta-analysis in clinical trials", 1986). A client begins to use its own model if ``m_i`` is
+below zero by a standard error of the group's mean gain, and stays with it as long as ``m_i < 0``.
+
+Where no client uses its own model, and the models have been worse beyond noise for
+:data:`WORSE_LOOKS_TO_REST` rounds, they rest: they are tried again after one round, then after two,
+four and :data:`MAX_ROUNDS_OF_REST`. When clients hold out nothing any more, only those that use
+their own model train it.
 """
 
 from __future__ import annotations
@@ -254,14 +259,20 @@ class Tuned:
         grouped_clients: set[Client] = set()
         expected: dict[Client, float] = {}
         limited_clients: set[Client] = set()
+        chosen_clients: list[Client] = []
         # Each group decides together, unless the gains of its clients differ.
         for group in self.method.assignment(state.inner).groups:
             grouped_clients.update(group)
             group_expected, limited_in_group = _shrunk_within_fences(state.gains, group, limited)
             expected.update(group_expected)
             limited_clients.update(limited_in_group)
-        # A client is served by its own model if that is expected to lower its loss.
-        personal = tuple(sorted(client for client, gain in expected.items() if gain < 0))
+            # A client begins to use its own model if that is expected to lower its loss by a standard
+            # error of the group's mean gain, and stays with it as long as the loss is lower at all.
+            error = _error_of_mean(state.gains, group)
+            for client, gain in group_expected.items():
+                if gain < (0.0 if client in state.own else -error):
+                    chosen_clients.append(client)
+        personal = tuple(sorted(chosen_clients))
         state = self._rested(state, personal, grouped_clients)
         notes = []
         if set(personal) != set(state.own) & grouped_clients:
@@ -345,15 +356,26 @@ def _averaged(gain: Gain, gain_before: Gain | None) -> Gain:
     return (mean + gain_before[0]) / 2, variance, count
 
 
+def _error_of_mean(gains: Mapping[Client, Gain], clients: Iterable[Client]) -> float:
+    """The standard error of the mean gain over all held-out examples of the clients; 0 without reports."""
+    reporting = _reporting(gains, clients)
+    if not reporting:
+        return 0.0
+    _, variances, example_counts = np.array([gains[client] for client in reporting]).T
+    shares = example_counts / example_counts.sum()
+    # The variance of a single example is not known.
+    known_variances = np.where(np.isfinite(variances), variances, 0.0)
+    return float(np.sqrt(shares**2 @ known_variances))
+
+
 def _are_worse(gains: Mapping[Client, Gain], clients: Iterable[Client]) -> bool:
     """Whether personal models are worse than the method's by more than a standard error, over all clients."""
     reporting = _reporting(gains, clients)
     if not reporting:
         return False
-    mean_gains, variances, example_counts = np.array([gains[client] for client in reporting]).T
-    shares = example_counts / example_counts.sum()
-    error = float(np.sqrt(shares**2 @ np.where(np.isfinite(variances), variances, 0.0)))
-    return bool(shares @ mean_gains > error)
+    mean_gains, _, example_counts = np.array([gains[client] for client in reporting]).T
+    mean_gain = float(example_counts @ mean_gains / example_counts.sum())
+    return mean_gain > _error_of_mean(gains, reporting)
 
 
 def _spreads(variances: np.ndarray, example_counts: np.ndarray) -> np.ndarray:
