@@ -316,3 +316,19 @@ def test_floats_as_targets_are_numbers_to_predict() -> None:
     x, _ = arrays(0)
     tried = coterie.from_lists([TensorDataset(x, x[:, :1] * 2)] * 2, model=lambda: nn.Linear(5, 1))
     assert tried.objective.main == coterie.REGRESSION.main
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (7, 10), (3, 4, 6)])
+def test_all_temperatures_in_one_call_are_those_of_one_after_the_other(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    outputs = 5 * torch.randn(shape, generator=generator)
+    targets = torch.randint(0, shape[-1], shape[:-1], generator=generator)
+    together = Objective().at_temperatures(outputs, targets)
+    monkeypatch.setattr("coterie.data.objective.MAX_NUMBERS_AT_ONCE", 0)
+    in_turn = Objective().at_temperatures(outputs, targets)
+    assert torch.equal(together.losses, in_turn.losses)
+    assert together.weights is not None
+    assert in_turn.weights is not None
+    assert torch.equal(together.weights, in_turn.weights)

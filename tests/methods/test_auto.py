@@ -15,7 +15,7 @@ import torch
 import coterie
 import small
 from coterie.cli import main
-from coterie.core import Note, Round
+from coterie.core import Cohort, Holdout, Note, Round
 from coterie.data.attendance import Attendance
 from coterie.data.scenario import SCENARIOS
 from coterie.data.world import World, whole
@@ -141,6 +141,32 @@ def test_held_out_examples_are_in_no_training(monkeypatch: pytest.MonkeyPatch) -
         assert len(held) == 3  # the same ones in all rounds
         assert not held & trained
         assert held | trained == set(range(20))
+
+
+def test_once_the_choice_is_settled_clients_train_on_all_their_examples() -> None:
+    ids = (2, 3, 7, 11)
+    world = small.world(ids, clients={c: small.client(c, train=20, validation=0) for c in ids})
+    done = run(Auto(patience=2), world, 12)
+    settled = [
+        one.number for one in done for note in one.notes if "the choice is settled" in note.text
+    ]
+    assert len(settled) == 1
+    method = Auto(patience=2)
+    for one in done:
+        cohort = Cohort(present=ids, exchange=one.position.exchange, seed=0)
+        holdouts = {
+            task.holdout
+            for _, part in method.plan(one.position.state, cohort).leaves()
+            for task in part.tasks.values()
+        }
+        # The plan of the next round.
+        expected = (
+            Holdout() if one.number >= settled[0] else Holdout(share=0.15, report_losses=True)
+        )
+        assert holdouts == {expected}
+    # Nothing is reported any more, so nothing changes.
+    state = done[-1].position.state
+    assert state.reports == done[settled[0] - 1].position.state.reports == 4.0
 
 
 def test_with_validation_data_every_training_example_is_trained_on() -> None:

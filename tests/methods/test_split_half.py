@@ -1054,3 +1054,58 @@ def test_a_model_that_has_diverged_does_not_count_in_a_merger() -> None:
             merged = _split_half_reviews._joined(*pair, {})
             torch.testing.assert_close(merged.model, mean)
             assert merged.clients == (1, 2, 3, 4)
+
+
+# -- alerts with the training
+
+
+WITH_TRAINING = SplitHalf(alert=True, alert_with_training=True)
+
+
+def trained_with(losses: dict[int, float]) -> Replies:
+    """Replies of clients that measured their group's model and then trained; all updates are 1, or 100 of clients 4 and 6."""
+    updates = [100.0 if client in (4, 6) else 1.0 for client in losses]
+    return Replies(
+        clients=tuple(losses),
+        examples=np.ones(len(losses), dtype=np.int64),
+        chosen=tuple((int(client > 4),) for client in losses),
+        losses=tuple((loss,) for loss in losses.values()),
+        updates=torch.tensor(updates)[:, None].expand(-1, 2),
+    )
+
+
+def test_losses_come_with_the_training_and_those_of_changed_data_do_not_count() -> None:
+    state = watching(stage="train")
+    plan = WITH_TRAINING.plan(state, EVERYONE)
+    assert plan.ends_round
+    assert plan.need == "rows"
+    assert {task.measure for task in plan.tasks.values()} == {"train"}
+    calm = WITH_TRAINING.step(state, trained_with(dict.fromkeys(MEMBERS, 0.5)))
+    assert (calm.stage, calm.risen, calm.round) == ("train", {}, 11)
+    assert calm.leaves[0].model.tolist() == [50.5, 50.5]
+    # The losses of clients 4 and 6 rise: their updates are left out, and they try other models next.
+    rose = WITH_TRAINING.step(state, trained_with({3: 0.5, 4: 0.9, 5: 0.5, 6: 0.9}))
+    assert rose.stage == "offer-models"
+    assert rose.risen == pytest.approx({4: 0.7, 6: 0.7})
+    assert [leaf.model.tolist() for leaf in rose.leaves] == [[1.0, 1.0], [2.0, 2.0]]
+    offers = WITH_TRAINING.plan(rose, EVERYONE)
+    assert not offers.ends_round
+    assert set(offers.tasks) == {4, 6}
+    moved = WITH_TRAINING.step(rose, heard({4: (0.9, 0.1), 6: (0.95, 0.9)}))
+    assert moved.stage == "train"
+    assert [leaf.clients for leaf in moved.leaves] == [(3,), (4, 5, 6)]
+
+
+@pytest.mark.slow
+def test_alerts_with_the_training_find_a_concept_one_round_later_with_no_exchange_more() -> None:
+    world = drifting(ONE, TWO_CONCEPTS, ONE, TWO_CONCEPTS)
+    found = played(WITH_TRAINING, world, 40)
+    groups = [one.assignment.groups for one in found]
+    everyone = (tuple(range(10)),)
+    assert groups[:13] == [everyone] * 13
+    assert groups[14:24] == [PARTED] * 10
+    assert groups[26:36] == [everyone] * 10
+    assert groups[38:] == [PARTED] * 2
+    calm = [one for one in found[3:12] if not one.notes]
+    assert calm
+    assert all(one.exchanges == 1 for one in calm)

@@ -15,7 +15,16 @@ from hypothesis import strategies as st
 
 import small
 from coterie.boundary import Boundary
-from coterie.core import Cohort, Holdout, Personal, Round, Task
+from coterie.core import (
+    Cohort,
+    Federation,
+    HeldOutLosses,
+    Holdout,
+    Personal,
+    Replies,
+    Round,
+    Task,
+)
 from coterie.data.attendance import Attendance
 from coterie.data.world import ClientData, Split, World, whole
 from coterie.engines.rounds import rounds
@@ -328,3 +337,94 @@ def test_personal_models_of_a_start_of_their_own_go_on() -> None:
         start = once.assignment.models[0]
         assert float((second - first).norm()) < float((second - start).norm())
     assert np.isfinite([gain for gain, _, _ in again.position.state.gains.values()]).all()
+
+
+# -- rest, and what stays
+# -------------------------------------------------------------------------------------------
+
+
+def reporting(gain: float, settled: bool = False) -> Replies:
+    """Replies of four clients, whose personal models change the loss by ``gain``."""
+    clients = (2, 3, 7, 11)
+    losses = np.array([[1.0, 1.2, 0.8], [1.0 + gain, 1.2 + gain, 0.9 + gain]])
+    if settled:
+        losses = losses[:, :0]
+    held_out = HeldOutLosses.of([("", 0), ("", 1)], losses)
+    return Replies(
+        clients=clients,
+        examples=np.full(4, 20),
+        chosen=((0,),) * 4,
+        means=torch.zeros(1, 2),
+        mean_counts=np.array([4]),
+        held_out_losses=dict.fromkeys(clients, held_out),
+    )
+
+
+def tries_personal(tuned: Tuned, state: TunedState) -> set[int]:
+    """The clients that train a personal model in the next round."""
+    cohort = Cohort(present=(2, 3, 7, 11), exchange=0, seed=0)
+    tasks = tuned.plan(state, cohort).tasks
+    return {client for client, task in tasks.items() if task.personal is not None}
+
+
+def started() -> tuple[Tuned, TunedState]:
+    tuned = Tuned()
+    federation = Federation(
+        clients=(2, 3, 7, 11), draw=lambda _: torch.zeros(2), columns={"all": (0, 2)}
+    )
+    return tuned, tuned.init(federation)
+
+
+def test_personal_models_that_are_worse_are_tried_less_and_less_often() -> None:
+    tuned, state = started()
+    tried = []
+    for round in range(1, 40):
+        trains = bool(tries_personal(tuned, state))
+        if trains:
+            tried.append(round)
+        state = tuned.step(
+            state,
+            reporting(0.5)
+            if trains
+            else replace(
+                reporting(0.5), held_out_losses={2: HeldOutLosses.of([("", 0)], np.ones((1, 3)))}
+            ),
+        )
+    assert tried == [1, 2, 3, 4, 6, 9, 14, 23, 32]
+    # As soon as they pay, they are trained in each round again.
+    while not tries_personal(tuned, state):
+        state = tuned.step(
+            state,
+            replace(
+                reporting(0.5), held_out_losses={2: HeldOutLosses.of([("", 0)], np.ones((1, 3)))}
+            ),
+        )
+    for _ in range(3):
+        state = tuned.step(state, reporting(-3.0))
+        assert tries_personal(tuned, state) == {2, 3, 7, 11}
+    assert state.own == (2, 3, 7, 11)
+
+
+def test_a_client_begins_to_use_its_own_model_beyond_noise_and_stays_as_long_as_it_pays() -> None:
+    tuned, state = started()
+    error = 0.1 / math.sqrt(3) / 2 / math.sqrt(3)  # one of three differences is 0.1 greater
+    unsure = tuned.step(state, reporting(-0.1 / 3 - 0.9 * error))
+    assert unsure.own == ()
+    sure = tuned.step(state, reporting(-0.1 / 3 - 1.1 * error))
+    assert sure.own == (2, 3, 7, 11)
+    # The mean of this report and the one before is still below zero.
+    less = tuned.step(sure, reporting(-0.1 / 3 + error))
+    assert less.own == (2, 3, 7, 11)
+    assert tuned.step(less, reporting(0.5)).own == ()
+
+
+def test_without_held_out_examples_the_choice_stays_and_only_used_models_are_trained() -> None:
+    tuned, state = started()
+    state = replace(tuned.step(state, reporting(-0.5)), own=(3, 11))
+    settled = tuned.step(state, reporting(-0.5, settled=True))
+    assert settled.settled
+    assert settled.own == (3, 11)
+    assert tries_personal(tuned, settled) == {3, 11}
+    again = tuned.step(settled, reporting(-0.5))
+    assert not again.settled
+    assert tries_personal(tuned, again) == {2, 3, 7, 11}

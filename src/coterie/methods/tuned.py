@@ -13,9 +13,9 @@ Personalization", arXiv 1910.10252).
 
 Fine-tuning raises the mean and can harm some clients (arXiv 2206.09262). So the personal model is
 served only where it pays. Few held-out examples say little about a single client. Therefore a group
-decides together, by its mean gain over all held-out examples, of this report and the ones before. Only if the gains of its clients
-differ significantly (Cochran's Q, :data:`MAX_P_TO_DIFFER`), the gain of each client
-counts: it is shrunk towards the group's mean by empirical Bayes, ``m_i = (τ² d_i + v_i μ) / (τ² +
+decides together, by its mean gain over all held-out examples, of this report and the ones before.
+Only if the gains of its clients differ significantly (Cochran's Q, :data:`MAX_P_TO_DIFFER`), the
+gain of each client counts: it is shrunk towards the group's mean by empirical Bayes, ``m_i = (τ² d_i + v_i μ) / (τ² +
 v_i)``, with the client's mean difference of losses d_i, its variance v_i (that of one example,
 pooled over the group, divided by the client's number of examples), the group's mean μ weighted by
 the precisions, and the variance τ² between clients by the method of moments (R. DerSimonian, N.
