@@ -941,7 +941,9 @@ def _lead(
             ">",
             min_lead,
             key="held_out_loss",
-            met="more than a standard error" if min_lead else "and a test found that clients differ",
+            met="more than a standard error"
+            if min_lead
+            else "and a test found that clients differ",
             unmet="not lower by more than a standard error" if min_lead else "not lower",
         )
         criteria = (takes_lead,)

@@ -300,7 +300,10 @@ class SplitHalf(Probing):
         # With alert, clients first measure the model from which they train.
         sees_updates = False
         if self._asks_with_training:
-            tasks = {client: replace(task, measure="train") for client, task in tasks.items()}
+            # Of halves, each would be measured alone, and those of a client differ.
+            for client, task in tasks.items():
+                if not task.halves:
+                    tasks[client] = replace(task, measure="train")
             # Updates of clients whose data have changed can be left out, if the server sees them.
             sees_updates = len(tasks) <= MAX_PROBED_CLIENTS
         # Walkers train on halves from the model of the inner node where they are.
