@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import small
 from coterie.boundary import Boundary
-from coterie.core import Averaging, Cohort, HeldOutLosses, Replies, Round
+from coterie.core import Averaging, Cohort, Federation, HeldOutLosses, Replies, Round
 from coterie.data.adversaries import AdversarySettings, Attack
 from coterie.data.attendance import Attendance
 from coterie.data.scenario import SCENARIOS
@@ -37,6 +37,7 @@ from coterie.methods import (
     SplitHalf,
     Tuned,
 )
+from coterie.methods._cluster_tree import Leaf, root
 from coterie.methods._fences import fenced
 from coterie.methods._race_evidence import Difference, expected, pooled
 from coterie.methods._race_sharing import shared
@@ -49,6 +50,10 @@ from worlds import play as played
 
 Reports = dict[int, tuple[float, float, int]]
 PAIR = "fedavg split-half"
+
+TWO_GROUPS = Federation(
+    clients=(0, 1, 2, 3), draw=lambda _: torch.zeros(2), columns={"all": (0, 2)}
+)
 
 
 def digits(name: str = "label-permutation", seed: int = 0, clients: int = 6, **how: Any) -> World:
@@ -73,7 +78,22 @@ def raced(
     past: Mapping[str, tuple[Difference, ...]], arms: tuple[str, ...] = ("fedavg", "split-half")
 ) -> RaceState:
     round = max((len(history) for history in past.values()), default=0)
-    return RaceState(arms=dict.fromkeys(arms, 0), leader=arms[0], past=past, round=round)
+    # Split-half has found two groups.
+    states: dict[str, Any] = dict.fromkeys(arms, 0)
+    if arms == ("fedavg", "split-half"):
+        leaves = tuple(
+            Leaf(node=node, clients=clients, model=torch.zeros(2))
+            for node, clients in enumerate(((0, 1), (2, 3)))
+        )
+        states = {
+            "fedavg": FedAvg().init(TWO_GROUPS),
+            "split-half": replace(
+                SplitHalf().init(TWO_GROUPS),
+                leaves=leaves,
+                tree=root(TWO_GROUPS.clients, 2).plant().place({2: 1, 3: 1}),
+            ),
+        }
+    return RaceState(arms=states, leader=arms[0], past=past, round=round)
 
 
 # -- pooled differences

@@ -1084,14 +1084,14 @@ def test_losses_come_with_the_training_and_those_of_changed_data_do_not_count() 
     assert (calm.stage, calm.risen, calm.round) == ("train", {}, 11)
     assert calm.leaves[0].model.tolist() == [50.5, 50.5]
     # The losses of clients 4 and 6 rise: their updates are left out, and they try other models next.
-    rose = WITH_TRAINING.step(state, trained_with({3: 0.5, 4: 0.9, 5: 0.5, 6: 0.9}))
+    rose = WITH_TRAINING.step(state, trained_with({3: 0.5, 4: 1.1, 5: 0.5, 6: 1.1}))
     assert rose.stage == "offer-models"
-    assert rose.risen == pytest.approx({4: 0.7, 6: 0.7})
+    assert rose.risen == pytest.approx({4: 0.8, 6: 0.8})
     assert [leaf.model.tolist() for leaf in rose.leaves] == [[1.0, 1.0], [2.0, 2.0]]
     offers = WITH_TRAINING.plan(rose, EVERYONE)
     assert not offers.ends_round
     assert set(offers.tasks) == {4, 6}
-    moved = WITH_TRAINING.step(rose, heard({4: (0.9, 0.1), 6: (0.95, 0.9)}))
+    moved = WITH_TRAINING.step(rose, heard({4: (1.1, 0.1, 3.0), 6: (1.2, 1.1, 3.0)}))
     assert moved.stage == "train"
     assert [leaf.clients for leaf in moved.leaves] == [(3,), (4, 5, 6)]
 

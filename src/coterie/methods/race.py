@@ -34,7 +34,8 @@ what makes an example hard cancels. After each round:
   nothing more. If arms differ later, as when groups are found late, they hold out the same examples
   again. Until then all arms have been trained on these in the same way.
 - A decision is reopened if the leader's held-out loss rises far above its lowest value
-  (:data:`MIN_LOSS_RATIO_TO_REOPEN`), or if many clients have joined
+  (:data:`MIN_LOSS_RATIO_TO_REOPEN`), or, once it is settled, if the training losses of many clients
+  rise (:data:`MIN_RISEN_SHARE_TO_REOPEN`), as when data have changed, or if many clients have joined
   (:data:`MIN_JOINED_SHARE_TO_REOPEN`): then all dropped arms start again, from the mean of the
   leader's models.
 
@@ -53,7 +54,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any, ClassVar
@@ -85,6 +86,7 @@ from coterie.core import (
 from coterie.methods._fences import fence_note
 from coterie.methods._half_steps import Probing
 from coterie.methods._leavers import entries_without
+from coterie.methods._loss_rises import loss_changes
 from coterie.methods._race_evidence import (
     Difference,
     Reports,
@@ -110,6 +112,9 @@ MIN_LOSS_RATIO_TO_REOPEN = 1.5
 
 MIN_RISE_TO_REOPEN = 5.0
 """The rise of the leader's loss, in standard errors, at which a decision is reopened."""
+
+MIN_RISEN_SHARE_TO_REOPEN = 0.2
+"""A settled choice is reopened if the training losses of this share of the clients have risen."""
 
 MIN_JOINED_SHARE_TO_REOPEN = 0.2
 """A decision is reopened if this share of the clients has joined since."""
@@ -159,6 +164,9 @@ class RaceState:
         losses: Client -> (mean held-out loss of the model that serves it, the variance of this
             mean, number of examples), by its last report.
         lowest: The lowest pooled loss since the last decision.
+        training_losses: Client -> its training loss when it was last asked for it.
+        usual_change: The usual change of these losses, see
+            :func:`~coterie.methods._loss_rises.loss_changes`.
         facts: What arms need to start again; None if a boundary hides it.
         notes: Notes of the last exchange.
     """
@@ -175,6 +183,8 @@ class RaceState:
     reports: float = 0.0
     losses: Reports = field(default_factory=dict)
     lowest: Difference | None = None
+    training_losses: Mapping[Client, float] = field(default_factory=dict)
+    usual_change: float = 0.0
     facts: Facts | None = None
     notes: tuple[Note, ...] = ()
 
@@ -302,7 +312,8 @@ class Race:
     def _reporting_losses(self, plan: Plan, is_open: bool) -> Plan:
         """The plan, in which clients report held-out losses if it ends a round, when they get the arm's models.
 
-        If nothing is left to decide, they hold nothing out and report nothing.
+        If nothing is left to decide, they hold nothing out. They report the training losses of the
+        models that they get, which rise if their data change.
         """
         reporting_tasks = {}
         for client, task in plan.tasks.items():
@@ -311,7 +322,10 @@ class Race:
                 report_losses = task.holdout.report_losses or plan.ends_round
                 # All parts of a plan must hold out the same examples.
                 holdout = Holdout(share=self.holdout, report_losses=report_losses)
-            reporting_tasks[client] = replace(task, holdout=holdout)
+            measure = task.measure
+            if not is_open and task.trains and not task.halves and len(task.offered) == 1:
+                measure = measure or "train"
+            reporting_tasks[client] = replace(task, holdout=holdout, measure=measure)
         # An arm may itself be made of several methods.
         reporting_parts = {
             part_name: self._reporting_losses(part_plan, is_open)
@@ -387,7 +401,15 @@ class Race:
             for report_key, reports in state.seen.items()
         }
         losses = entries_without(state.losses, removed)
-        return replace(state, arms=arm_states, seen=pair_reports, losses=losses, notes=())
+        training_losses = entries_without(state.training_losses, removed)
+        return replace(
+            state,
+            arms=arm_states,
+            seen=pair_reports,
+            losses=losses,
+            training_losses=training_losses,
+            notes=(),
+        )
 
     # -- what the clients report
     # ---------------------------------------------------------------------------------------------------
@@ -449,12 +471,14 @@ class Race:
         reporting_count = sum(losses.count > 0 for losses in replies.held_out_losses.values())
         if not reporting_count:
             # Clients train on all their examples, so nothing new is known of the arms.
-            return self._reopened(state)
+            state, risen = self._with_training_losses(state, replies)
+            return self._reopened(state, risen=risen)
         # 1. The differences of the arms' losses, pooled over clients, with this round's reports.
         limited = replies.averaging.limits_reports
         leader_before = state.leader
         client_count = max(len(self.assignment(state).row), 1)
         was_open = self.is_open(state)
+        state, _ = self._with_training_losses(state, replies)
         state = replace(state, reports=state.reports + min(reporting_count / client_count, 1.0))
         state, limited_clients = _with_differences(state, reporting_count, limited)
         notes = [fence_note(limited_clients)] if limited_clients else []
@@ -491,6 +515,21 @@ class Race:
             state = replace(state, notes=(*state.notes, _settled(self.assignment(state))))
         return state
 
+    def _with_training_losses(
+        self, state: RaceState, replies: Replies
+    ) -> tuple[RaceState, set[Client]]:
+        """The state with the training losses that clients have reported, and the clients whose losses have risen."""
+        leader_replies = replies.parts.get(state.parts[state.leader])
+        if leader_replies is None:
+            return state, set()
+        found = loss_changes(leader_replies, state.training_losses, state.usual_change)
+        new_state = replace(
+            state,
+            training_losses={**state.training_losses, **found.measured},
+            usual_change=found.usual_change if found.measured else state.usual_change,
+        )
+        return new_state, set(found.risen)
+
     def ahead(self, state: RaceState) -> str:
         """Return the arm that serves the clients: the leader, unless the loss of another one is lower.
 
@@ -502,7 +541,12 @@ class Race:
         leader = next(iter(state.arms)) if leader_is_gone else state.leader
         candidates = []
         for arm_name in state.arms:
-            if leader_is_gone or _gain(state, arm_name, state.leader) is not None:
+            # Local models learn fastest at first.
+            is_too_early = (
+                isinstance(self.named[arm_name], Independent) and state.reports < MIN_REPORTS
+            )
+            is_compared = leader_is_gone or _gain(state, arm_name, state.leader) is not None
+            if is_compared and not is_too_early:
                 candidates.append(arm_name)
         # From simple to complex, an arm takes the lead from the one that has it so far.
         for arm_name in candidates:
@@ -518,13 +562,14 @@ class Race:
         that they differ. So it need not prove this again: it is enough that it is ahead of a simpler
         arm at all.
         """
-        method = self.named[arm_name]
-        tests_by_itself = isinstance(
-            method.method if isinstance(method, Tuned) else method, Probing
-        )
         arm_order = list(self.named)
         is_more_complex = arm_order.index(arm_name) > arm_order.index(leader)
-        return 0.0 if tests_by_itself and is_more_complex else 1.0
+        return 0.0 if self._tests_by_itself(arm_name) and is_more_complex else 1.0
+
+    def _tests_by_itself(self, arm_name: str) -> bool:
+        """Whether an arm divides clients only after a test of its own."""
+        method = self.named[arm_name]
+        return isinstance(method.method if isinstance(method, Tuned) else method, Probing)
 
     def _compared(
         self, state: RaceState, simple_arm: str, complex_arm: str
@@ -561,6 +606,14 @@ class Race:
         #    significantly behind.
         if report_count < self.patience:
             return None
+        # Arms with the same groups are alike. The one that tests by itself may find groups later.
+        groups = []
+        for arm_name in (simple_arm, complex_arm):
+            groups.append(as_groups(self.named[arm_name].assignment(state.arms[arm_name]).groups))
+        if self._tests_by_itself(complex_arm) and groups[0] == groups[1]:
+            if report_count < 2 * self.patience:
+                return None
+            return judged.drop(simple_arm, judged.no_longer_tried(report_count))
         behind = judged.expected_behind(complex_arm)
         if behind.held and judged.is_behind_without_personal_models():
             return judged.drop(complex_arm, behind)
@@ -587,8 +640,16 @@ class Race:
             return -float(scipy.special.stdtrit(degrees, look_level))
         return -float(scipy.special.ndtri(look_level))
 
-    def _reopened(self, state: RaceState, limited: bool = False) -> RaceState:
-        """Start dropped arms again if the leader's loss has risen, or many clients have joined."""
+    def _reopened(
+        self, state: RaceState, limited: bool = False, risen: Set[Client] = frozenset()
+    ) -> RaceState:
+        """Start dropped arms again if losses have risen, or many clients have joined.
+
+        Args:
+            state: The state.
+            limited: Whether a client's report is limited by those of the others.
+            risen: The clients whose training losses have risen, once the choice is settled.
+        """
         # The lowest loss of the leader since the last decision, if clients have reported losses.
         latest = pooled(state.round, state.losses, limited) if state.losses else None
         lowest = latest
@@ -597,21 +658,24 @@ class Race:
         state = replace(state, lowest=lowest)
         if not state.dropped or state.facts is None:
             return state
-        # Reasons to reopen it: many clients that the decision did not know, or a loss far above the
-        # lowest one.
+        # Reasons to reopen it: many clients that the decision did not know, training losses that rose at
+        # many clients, or a held-out loss far above the lowest one.
         clients = tuple(sorted(self.assignment(state).row))
         joined_count = len(set(clients) - set(state.decided))
         many_joined = joined_count >= MIN_JOINED_SHARE_TO_REOPEN * len(clients)
-        has_risen = False
+        # The loss of a single client may rise by chance.
+        has_risen = len(risen) >= max(2, MIN_RISEN_SHARE_TO_REOPEN * len(clients))
         reason = "many clients have joined"
+        if has_risen and not many_joined:
+            reason = f"data may have changed, as the training losses of {len(risen)} clients rose"
         if latest is not None and lowest is not None:
             loss_rise = latest.mean - lowest.mean
             error_of_rise = math.hypot(latest.error, lowest.error)
-            has_risen = (
+            has_risen |= (
                 latest.mean > MIN_LOSS_RATIO_TO_REOPEN * lowest.mean
                 and loss_rise > MIN_RISE_TO_REOPEN * error_of_rise
             )
-            if has_risen and not many_joined:
+            if has_risen and not many_joined and not risen:
                 reason = f"the held-out loss rose from {lowest.mean:.3g} to {latest.mean:.3g}"
         if not many_joined and not has_risen:
             return state
@@ -628,6 +692,9 @@ class Race:
             reports=0.0,
             dropped={},
             lowest=None,
+            losses={},
+            training_losses={},
+            usual_change=0.0,
             decided=clients,
             notes=(*state.notes, note),
         )

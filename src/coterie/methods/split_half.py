@@ -28,7 +28,9 @@ The only threshold is ``level``, the probability of splitting identically distri
   of all groups, those of up to :data:`MAX_KEPT_GROUPS` groups that all clients have left, and if its loss
   doubled the first draw, which is better than a model of opposite labels. If one of them undoes
   more than half of the rise, the client takes it, before the round's training. Otherwise its group
-  probes in this round. A review follows.
+  probes in this round. A review follows. With ``alert_with_training``, clients measure their group's
+  model when they train: no exchange more is needed. What has risen is known one round later, and
+  the updates of clients whose loss has more than doubled do not count in that round.
 
 - The probes of a round ask :data:`MAX_PROBED_CLIENTS` clients at most, a random sample of each group. If a
   group splits, its other clients walk down the tree, as many of them in a round. A review asks as
@@ -68,6 +70,7 @@ from coterie.methods._cluster_tree import Leaf, Tree, join, nodes_of_clients, or
 from coterie.methods._decisions import SplitGroup
 from coterie.methods._half_steps import Probing, of_equal_steps
 from coterie.methods._leavers import entries_without
+from coterie.methods._loss_rises import RISE_IN_USUAL_CHANGES, loss_changes
 from coterie.methods._split_half_probes import (
     ENOUGH_CLIENTS,
     ENOUGH_SHARE,
@@ -94,10 +97,9 @@ from coterie.methods._split_half_reviews import (
 from coterie.methods._split_half_walks import SplitProbe, split_probe, walk
 from coterie.settings import check, setting
 
-RISE_IN_USUAL_CHANGES = 10.0
-"""A loss rises if it grows by more than this multiple of the usual change: the median over clients
-in the round before, or half of the usual change then, if that is more. A wrong rise costs a probe
-and a review, and splits no group."""
+MAX_CLIENTS_SEEN = 100
+"""With ``alert_with_training``, updates of clients whose loss has doubled are left out if no more clients
+train. Of more clients the server has only the means, in which each counts for little."""
 
 MAX_KEPT_GROUPS = 8
 """Most groups without clients whose models are kept, with ``alert``: a concept may come back. The
@@ -161,6 +163,17 @@ class SplitHalfState:
     left: tuple[int, ...] = ()
     training: Training = field(default_factory=Training)
     notes: tuple[Note, ...] = ()
+
+
+def _misfits(state: SplitHalfState) -> set[Client]:
+    """The clients whose loss rose to more than twice the loss before."""
+    misfits = set()
+    for client, middle_loss in state.risen.items():
+        loss = state.losses[client]
+        loss_before = 2 * middle_loss - loss
+        if loss > 2 * loss_before:
+            misfits.add(client)
+    return misfits
 
 
 def several(state: SplitHalfState) -> bool:
@@ -305,7 +318,7 @@ class SplitHalf(Probing):
                 if not task.halves:
                     tasks[client] = replace(task, measure="train")
             # Updates of clients whose data have changed can be left out, if the server sees them.
-            sees_updates = len(tasks) <= MAX_PROBED_CLIENTS
+            sees_updates = len(tasks) <= MAX_CLIENTS_SEEN
         # Walkers train on halves from the model of the inner node where they are.
         walkers = sample(cohort, sorted(state.walkers), MAX_PROBED_CLIENTS)
         walker_models, walker_tasks = _cluster_tree.tasks(
@@ -395,7 +408,8 @@ class SplitHalf(Probing):
     def _after_training(
         self, state: SplitHalfState, replies: Replies, half_steps: int
     ) -> SplitHalfState:
-        # 0. Clients whose loss has risen do not fit their group any more, so their updates do not count.
+        # 0. Clients whose loss has more than doubled do not fit their group any more, so their updates do
+        #    not count.
         new_state = state
         if self._asks_with_training:
             new_state = self._with_losses(state, replies)
@@ -404,7 +418,8 @@ class SplitHalf(Probing):
         for row_number, leaf in enumerate(state.leaves):
             member_replies = replies.of(leaf.clients)
             if replies.updates is not None and self._asks_with_training:
-                fitting = [client for client in leaf.clients if client not in new_state.risen]
+                misfits = _misfits(new_state)
+                fitting = [client for client in leaf.clients if client not in misfits]
                 member_replies = replies.of(fitting)
             if not member_replies.clients:
                 new_state = _with_leaves(new_state, leaf)
@@ -679,12 +694,10 @@ class SplitHalf(Probing):
         """
         of_groups = tuple(range(len(state.leaves)))
         with_first_draw = tuple(range(len(candidates(state))))
+        misfits = _misfits(state)
         offered_rows = {}
         for client in sorted(set(state.risen) & set(cohort.present)):
-            # The state has the loss now, and the middle between it and the loss before.
-            loss = state.losses[client]
-            loss_before = 2 * state.risen[client] - loss
-            offered_rows[client] = with_first_draw if loss > 2 * loss_before else of_groups
+            offered_rows[client] = with_first_draw if client in misfits else of_groups
         return _loss_plan(state, offered_rows)
 
     def _after_loss_check(self, state: SplitHalfState, replies: Replies) -> SplitHalfState:
@@ -694,28 +707,16 @@ class SplitHalf(Probing):
 
     def _with_losses(self, state: SplitHalfState, replies: Replies) -> SplitHalfState:
         """The state with the clients' losses, and with those whose loss rose; if there are any, a review is due."""
-        # 1. The loss of each client, and its change since the client was last asked.
-        measured: dict[Client, float] = {}
-        changes: dict[Client, float] = {}
-        for client, client_losses in zip(replies.clients, replies.losses, strict=True):
-            # Clients that walk down the tree measure nothing.
-            if len(client_losses) == 1 and np.isfinite(client_losses[0]):
-                measured[client] = client_losses[0]
-                if client in state.losses:
-                    changes[client] = client_losses[0] - state.losses[client]
-        # 2. A loss has risen if it changed by far more than losses usually do. Another model is better
-        #    if it undoes more than half of the rise.
-        risen = {}
-        for client, change in changes.items():
-            if state.usual_change and change > RISE_IN_USUAL_CHANGES * state.usual_change:
-                risen[client] = measured[client] - change / 2
-        median_change = float(np.median(np.abs(list(changes.values())))) if changes else 0.0
-        # 3. Clients whose loss has risen try other models in the next exchange.
+        found = loss_changes(replies, state.losses, state.usual_change)
+        # Another model is better if it undoes more than half of the rise.
+        risen = {
+            client: found.measured[client] - change / 2 for client, change in found.risen.items()
+        }
+        # Clients whose loss has risen try other models in the next exchange.
         new_state = replace(
             state,
-            losses={**state.losses, **measured},
-            # A probe trains longer, so losses change more after it for some rounds.
-            usual_change=max(median_change, state.usual_change / 2),
+            losses={**state.losses, **found.measured},
+            usual_change=found.usual_change,
             risen=risen,
         )
         if not risen:
@@ -724,7 +725,7 @@ class SplitHalf(Probing):
             f"the losses of {len(risen)} clients rose by more than {RISE_IN_USUAL_CHANGES:g} times "
             f"the usual change, {state.usual_change:.3g}"
         )
-        largest_rise = max(changes[client] for client in risen)
+        largest_rise = max(found.risen.values())
         note = Note(
             kind="alert",
             effect="info",

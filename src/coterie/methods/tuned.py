@@ -249,7 +249,11 @@ class Tuned:
         if replies.ends_round and replies.clients:
             # Clients that hold examples out report losses of the method's model at least.
             held_out_count = sum(losses.count for losses in replies.held_out_losses.values())
-            new_state = replace(new_state, settled=not held_out_count)
+            settled = not held_out_count
+            # A choice that is open again begins without what was known of personal models.
+            if state.settled and not settled:
+                new_state = replace(new_state, gains={}, worse=0, rest=0)
+            new_state = replace(new_state, settled=settled)
         if not any_report:
             return new_state
         return self._chosen(new_state, replies.averaging.limits_reports)
@@ -369,13 +373,13 @@ def _error_of_mean(gains: Mapping[Client, Gain], clients: Iterable[Client]) -> f
 
 
 def _are_worse(gains: Mapping[Client, Gain], clients: Iterable[Client]) -> bool:
-    """Whether personal models are worse than the method's by more than a standard error, over all clients."""
+    """Whether personal models are worse than the method's by more than two standard errors, over all clients."""
     reporting = _reporting(gains, clients)
     if not reporting:
         return False
     mean_gains, _, example_counts = np.array([gains[client] for client in reporting]).T
     mean_gain = float(example_counts @ mean_gains / example_counts.sum())
-    return mean_gain > _error_of_mean(gains, reporting)
+    return mean_gain > 2 * _error_of_mean(gains, reporting)
 
 
 def _spreads(variances: np.ndarray, example_counts: np.ndarray) -> np.ndarray:
