@@ -16,8 +16,9 @@ what makes an example hard cancels. After each round:
   rounds (:func:`~coterie.methods._race_evidence.expected`). Three rules follow each other, by the
   number of reports of each client on average:
 
-  1. From :data:`MIN_REPORTS` reports on, an arm is dropped that is hopeless: it is significantly
-     behind, and in its best case, after four times as many rounds, still by two standard errors.
+  1. From :data:`MIN_REPORTS` reports on, the more complex arm of two is dropped if it is hopeless: it
+     is significantly behind, and in its best case, after four times as many rounds, still by two
+     standard errors.
   2. From ``patience`` reports on, the more complex arm of two is dropped if it is expected to be
      behind by a standard error, and the simpler one if it is significantly behind and the other one
      is not.
@@ -595,13 +596,9 @@ class Race:
             histories,
             self._significant_z(history[-1].degrees, len(history)),
         )
-        # Local models learn fastest and gain least later, so they end other arms only at the end.
-        may_end_simple = not isinstance(self.named[complex_arm], Independent)
-        # 1. An arm that is hopeless.
+        # 1. A complex arm that is hopeless. Complex arms learn fast, so they end others only later.
         if judged.is_hopeless(complex_arm):
             return judged.drop(complex_arm, judged.significant(complex_arm))
-        if may_end_simple and judged.is_hopeless(simple_arm):
-            return judged.drop(simple_arm, judged.significant(simple_arm))
         # 2. The more complex arm if it is expected to be behind, and otherwise the simpler one if it is
         #    significantly behind.
         if report_count < self.patience:
@@ -618,7 +615,9 @@ class Race:
         if behind.held and judged.is_behind_without_personal_models():
             return judged.drop(complex_arm, behind)
         significant = judged.significant(simple_arm)
-        ends_simple = may_end_simple or report_count >= 2 * self.patience
+        # Local models learn fastest of all and gain least later, so they end others only at the end.
+        is_local = isinstance(self.named[complex_arm], Independent)
+        ends_simple = not is_local or report_count >= 2 * self.patience
         if ends_simple and not behind.held and significant.held:
             return judged.drop(simple_arm, significant)
         # 3. The end of the contest.
@@ -851,9 +850,7 @@ class _Judged:
     def is_hopeless(self, arm_name: str) -> bool:
         """Whether an arm is significantly behind, and stays so in its best case, also without personal models."""
         sign = self._sign(arm_name)
-        # What serves the clients decides over the simpler arm: without personal models, it is further behind.
-        histories = self.histories if sign < 0 else self.histories[:1]
-        for history in histories:
+        for history in self.histories:
             in_best_case = expected(history, BEST_CASE_ROUNDS) / history[-1].error
             if sign * history[-1].z <= self.significant_z or sign * in_best_case <= 2:
                 return False
