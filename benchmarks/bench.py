@@ -1,19 +1,21 @@
 """``make bench``: the speed of Coterie against what users would pick instead, measured side by side.
 
-    python benchmarks/bench.py                     everything, in about two hours on two cores; e, f
-    and j take most of it python benchmarks/bench.py --only a,c          some parts python
-    benchmarks/bench.py --scale small --out DIR      tiny sizes: that the code works, no measurement
-    python benchmarks/bench.py --device cuda       parts a to d and h on a GPU, in files of their
-    own
+    python benchmarks/bench.py                           everything, in about three hours on two
+                                                         cores; e, f, j and l take most of it
+    python benchmarks/bench.py --only a,c                some parts
+    python benchmarks/bench.py --scale small --out DIR   tiny sizes: that the code works, no
+                                                         measurement
+    python benchmarks/bench.py --device cuda             parts a to d and h on a GPU, in files of
+                                                         their own
 
 Parts: a FL+HC's CNN, b ACFL's CNN, c MLPs, d CFL's LSTM, e clustering, f whole experiments, g
 scaling, h the benchmarks of other simulators, i nodes of a Ray cluster, j many clients in the
-default method, of which only missing rows are measured, k losses in other spellings. What each
-measures stands in notes/speed.md, notes/cluster.md (i) and notes/scale.md (j). pfl-research
-takes part if its package, ``pfl``, is installed, and i needs Ray. Results go to
-benchmarks/results/speed, a file per part, with the machine and the versions; those of e, i and j,
-which are scripts of their own, lie beside this folder. ``python tools/docs/generate.py`` makes the
-documents' tables of them. Nothing else should run meanwhile.
+default method, of which only missing rows are measured, k losses in other spellings, l the price of
+the default method. What each measures stands in notes/speed.md, notes/cluster.md (i) and
+notes/scale.md (j). pfl-research takes part if its package, ``pfl``, is installed, and i needs Ray.
+Results go to benchmarks/results/speed, a file per part, with the machine and the versions; those of
+e, i, j and l, which are scripts of their own, lie beside this folder. ``python
+tools/docs/generate.py`` makes the documents' tables of them. Nothing else should run meanwhile.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from pathlib import Path
 from typing import Any
 
 BENCHMARKS = Path(__file__).resolve().parent
-sys.path[:0] = [str(BENCHMARKS), *(str(BENCHMARKS.parent / folder) for folder in ("src", "docs"))]
+ROOT = BENCHMARKS.parent
+sys.path[:0] = [str(BENCHMARKS), str(ROOT / "src"), str(ROOT / "tools" / "docs")]
 
 import speed_tables  # noqa: E402
 import torch  # noqa: E402
@@ -38,13 +41,14 @@ from speed import experiments, losses, machine, scaling, training  # noqa: E402
 from speed.workloads import workloads  # noqa: E402
 
 OUT = BENCHMARKS / "results" / "speed"
-PARTS = "abcdefghijk"
+PARTS = "abcdefghijkl"
 SCRIPTS = {
     "e": ("clustering.py", "clustering.json"),
     "i": ("ray_nodes.py", "ray.json"),
     "j": ("scale.py", "scale.json"),
+    "l": ("price.py", "price.json"),
 }
-"""Parts by scripts of their own, and their files; they measure memory, or start other processes."""
+"""Parts by scripts of their own, and their files; they measure memory or processor time, or start other processes."""
 
 
 def jobs(scale: str, device: str, repetitions: int) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -103,7 +107,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         options.error("--device cuda needs a GPU that PyTorch can use, and there is none")
     chosen.only = chosen.only.split(",")
     if unknown := [part for part in chosen.only if part not in PARTS or len(part) != 1]:
-        options.error(f"--only takes letters from a to k, separated by commas, got {unknown[0]!r}")
+        options.error(f"--only takes letters from a to l, separated by commas, got {unknown[0]!r}")
     if chosen.repetitions < 1:
         options.error(f"--repetitions must be at least 1, got {chosen.repetitions}")
     return chosen

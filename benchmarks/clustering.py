@@ -260,11 +260,18 @@ def _status(name: str) -> int:
     return int(found[1]) * 1024
 
 
-def options(argv: Sequence[str] | None, about: str | None, out: Path) -> argparse.Namespace:
-    """The scale and the file of results of a command: ``out``, if it names no other."""
+def options(
+    argv: Sequence[str] | None, about: str | None, out: Path, repetitions: int | None = None
+) -> argparse.Namespace:
+    """The scale and the file of results of a command: ``out``, if it names no other.
+
+    repetitions: how many by default, if the command lets them be chosen.
+    """
     parser = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
     parser.add_argument("--scale", choices=("full", "small"), default="full")
     parser.add_argument("--out", type=Path)
+    if repetitions is not None:
+        parser.add_argument("--repetitions", type=int, default=repetitions)
     chosen = parser.parse_args(argv)
     if chosen.scale == "small" and chosen.out is None:
         parser.error(

@@ -34,6 +34,7 @@ import ray_table
 import regret_tables
 import replications
 import scale_table
+import silos_tables
 import standing_tables
 import study_tables
 import suggest_table
@@ -348,6 +349,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "strengths": experiment_tables.strengths,
     **study_tables.PARTS,
     **regret_tables.PARTS,
+    **silos_tables.PARTS,
     **replications.PARTS,
     **drift_tables.PARTS,
     **suggest_table.PARTS,

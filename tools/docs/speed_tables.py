@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -234,6 +235,72 @@ def losses(folder: Path = SPEED) -> str:
     return f"{measured['title']}:\n\n{table(('loss', 'median', 'least to greatest', 'of the first one'), lines, 'lrrr')}"
 
 
+# -- part l
+
+
+def price(folder: Path = SPEED) -> str:
+    """A row per world and part of a run: processor seconds and bytes of the default method, and how many times FedAvg's."""
+    price_path = _of_scripts(folder) / "price.json"
+    if not price_path.is_file():
+        return NONE
+    found = json.loads(price_path.read_text())
+    lines = []
+    for world in found["rows"]:
+        title = world["title"]
+        for rounds_words, measured in world["phases"].items():
+            fedavg = measured["fedavg"]
+            default = measured["auto"]
+            fedavg_median = fedavg["seconds"]["median"]
+            default_median = default["seconds"]["median"]
+            lines.append(
+                (
+                    title,
+                    rounds_words,
+                    seconds(fedavg_median),
+                    seconds(default_median),
+                    times(default_median / fedavg_median),
+                    times(default["bytes"] / fedavg["bytes"]),
+                )
+            )
+            title = ""
+    num_repetitions = min(world["repetitions"] for world in found["rows"])
+    how_often = f"Medians of {num_repetitions} repetitions."
+    if num_repetitions == 1:
+        how_often = "One repetition."
+    head = ("world", "rounds", "FedAvg", "`auto`", "of FedAvg's seconds", "of FedAvg's bytes")
+    return f"{how_often} On {_where(found, '')}\n{table(head, lines, 'llrrrr')}"
+
+
+def price_in_short(folder: Path = SPEED) -> str:
+    """A sentence: the least and the greatest price of the default method, early, late and in all."""
+    price_path = _of_scripts(folder) / "price.json"
+    if not price_path.is_file():
+        return NONE
+    worlds = json.loads(price_path.read_text())["rows"]
+    ratios: dict[str, list[float]] = {}
+    byte_ratios = []
+    for world in worlds:
+        for rounds_words, measured in world["phases"].items():
+            fedavg = measured["fedavg"]
+            default = measured["auto"]
+            ratio = default["seconds"]["median"] / fedavg["seconds"]["median"]
+            ratios.setdefault(rounds_words, []).append(ratio)
+            if rounds_words == "all":
+                byte_ratios.append(default["bytes"] / fedavg["bytes"])
+    range_words = {}
+    for rounds_words, ratios_of_worlds in ratios.items():
+        range_words[rounds_words] = f"{min(ratios_of_worlds):.1f} to {max(ratios_of_worlds):.1f}"
+    early, late, whole_run = range_words
+    text = (
+        f"The default method `auto` took {range_words[whole_run]} times the processor time of FedAvg "
+        f"in {len(worlds)} kinds of data: {range_words[early]} times in rounds {early}, in which it "
+        f"compares candidates, and {range_words[late]} times in rounds {late}. It sent "
+        f"{min(byte_ratios):.1f} to {max(byte_ratios):.1f} times the bytes "
+        "([table](../notes/speed.md#the-price-of-the-default))."
+    )
+    return textwrap.fill(text, 125, break_long_words=False, break_on_hyphens=False) + "\n"
+
+
 # -- bf16
 
 
@@ -292,7 +359,7 @@ def precision(folder: Path = SPEED) -> str:
 
 def clustering(folder: Path = SPEED) -> str:
     """The Gram matrix, compared with a bare product, sketches, what follows, and what one would write instead."""
-    clustering_path = _clusterings(folder) / "clustering.json"
+    clustering_path = _of_scripts(folder) / "clustering.json"
     if not clustering_path.is_file():
         return NONE
     measured = json.loads(clustering_path.read_text())["measured"]
@@ -334,8 +401,8 @@ def clustering(folder: Path = SPEED) -> str:
     return f"{table(head, lines, 'r' * len(head))}\n{replaced_table}"
 
 
-def _clusterings(folder: Path) -> Path:
-    """The folder of part e's file: its script stands alone, and so does what it keeps."""
+def _of_scripts(folder: Path) -> Path:
+    """The folder of the files of e and l: their scripts stand alone, and so does what they keep."""
     return folder.parent if folder == SPEED else folder
 
 
@@ -363,7 +430,7 @@ def machine(folder: Path = SPEED, suffix: str = "") -> str:
         for result in read(folder, [part_name], suffix):
             result_of_part[part_name] = result
     if not suffix:
-        result_of_part |= dict(zip("e", read(_clusterings(folder), ["clustering"]), strict=False))
+        result_of_part |= dict(zip("e", read(_of_scripts(folder), ["clustering"]), strict=False))
     if not result_of_part:
         return NONE
     titles_on_machine: dict[str, list[str]] = {}
@@ -431,6 +498,8 @@ PARTS: Mapping[str, Callable[[Path], str]] = {
     "experiments": experiments,
     "scaling": scaling,
     "losses": losses,
+    "price": price,
+    "price-in-short": price_in_short,
     "cuda": cuda,
     "precision": precision,
 }
