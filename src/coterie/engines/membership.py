@@ -158,13 +158,13 @@ def retire_silent(
     return replace(position, members=staying, missed=still_missed, state=state), (membership_note,)
 
 
-MAX_NAMED_CLIENTS = 4
+MAX_CLIENTS_BY_NAME = 4
 """Clients that came or went together and are named one by one."""
 
 
 def _named(clients: Sequence[Client]) -> str:
     """A few clients one by one, so that readers see their names; of many, their number."""
-    if len(clients) > MAX_NAMED_CLIENTS:
+    if len(clients) > MAX_CLIENTS_BY_NAME:
         return f"{len(clients)} clients"
     return ", ".join(f"client {client}" for client in clients)
 

@@ -523,13 +523,13 @@ class Race:
         leader_replies = replies.parts.get(state.parts[state.leader])
         if leader_replies is None:
             return state, set()
-        found = loss_changes(leader_replies, state.training_losses, state.usual_change)
+        loss_report = loss_changes(leader_replies, state.training_losses, state.usual_change)
         new_state = replace(
             state,
-            training_losses={**state.training_losses, **found.measured},
-            usual_change=found.usual_change if found.measured else state.usual_change,
+            training_losses={**state.training_losses, **loss_report.measured},
+            usual_change=loss_report.usual_change if loss_report.measured else state.usual_change,
         )
-        return new_state, set(found.risen)
+        return new_state, set(loss_report.risen)
 
     def ahead(self, state: RaceState) -> str:
         """Return the arm that serves the clients: the leader, unless the loss of another one is lower.
@@ -842,10 +842,10 @@ class _Judged:
         """1 for the simpler arm, and -1 for the other: how differences become those by which the arm is behind."""
         return 1 if arm_name == self.arm_names[0] else -1
 
-    def _compared(self, what: str) -> str:
+    def _criterion_name(self, loss_name: str) -> str:
         """The name of a criterion."""
         simple_name, complex_name = (self.race.display_names[arm] for arm in self.arm_names)
-        return f"{what} of {simple_name} less {complex_name}, in standard errors"
+        return f"{loss_name} of {simple_name} less {complex_name}, in standard errors"
 
     def is_hopeless(self, arm_name: str) -> bool:
         """Whether an arm is significantly behind, and stays so in its best case, also without personal models."""
@@ -860,7 +860,7 @@ class _Judged:
         """The criterion that an arm is significantly behind now."""
         sign = self._sign(arm_name)
         return Criterion(
-            self._compared(LOSS),
+            self._criterion_name(LOSS),
             self.histories[0][-1].z,
             ">" if sign > 0 else "<",
             sign * self.significant_z,
@@ -874,7 +874,7 @@ class _Judged:
         sign = self._sign(arm_name)
         history = self.histories[0]
         return Criterion(
-            self._compared(EXPECTED_LOSS),
+            self._criterion_name(EXPECTED_LOSS),
             expected(history) / history[-1].error,
             ">" if sign > 0 else "<",
             float(sign),

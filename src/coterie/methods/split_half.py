@@ -707,16 +707,17 @@ class SplitHalf(Probing):
 
     def _with_losses(self, state: SplitHalfState, replies: Replies) -> SplitHalfState:
         """The state with the clients' losses, and with those whose loss rose; if there are any, a review is due."""
-        found = loss_changes(replies, state.losses, state.usual_change)
+        loss_report = loss_changes(replies, state.losses, state.usual_change)
         # Another model is better if it undoes more than half of the rise.
         risen = {
-            client: found.measured[client] - change / 2 for client, change in found.risen.items()
+            client: loss_report.measured[client] - change / 2
+            for client, change in loss_report.risen.items()
         }
         # Clients whose loss has risen try other models in the next exchange.
         new_state = replace(
             state,
-            losses={**state.losses, **found.measured},
-            usual_change=found.usual_change,
+            losses={**state.losses, **loss_report.measured},
+            usual_change=loss_report.usual_change,
             risen=risen,
         )
         if not risen:
@@ -725,7 +726,7 @@ class SplitHalf(Probing):
             f"the losses of {len(risen)} clients rose by more than {RISE_IN_USUAL_CHANGES:g} times "
             f"the usual change, {state.usual_change:.3g}"
         )
-        largest_rise = max(found.risen.values())
+        largest_rise = max(loss_report.risen.values())
         note = Note(
             kind="alert",
             effect="info",

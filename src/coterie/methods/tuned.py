@@ -61,6 +61,9 @@ from coterie.methods._leavers import entries_without
 from coterie.methods._named import made
 from coterie.settings import SettingError, check, setting
 
+USES_PERSONAL = "uses its personal model"
+"""The name, in notes, of 1 for a client that uses its personal model and 0 for others."""
+
 EXPECTED_GAIN = "expected difference of held-out losses"
 """The name, in notes, of the held-out loss of a client's personal model less that of the method's
 model."""
@@ -479,5 +482,8 @@ def _note(
         clients=tuple(sorted(expected)),
         text=description,
         numbers={"own": float(len(own_now)), "before": float(len(own_before)), "gain": mean_gain},
-        values={EXPECTED_GAIN: expected},
+        values={
+            EXPECTED_GAIN: expected,
+            USES_PERSONAL: {client: float(client in own_now) for client in expected},
+        },
     )

