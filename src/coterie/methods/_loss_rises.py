@@ -43,7 +43,8 @@ def loss_changes(
     # 1. The loss of each client, and its change since the client was last asked.
     measured: dict[Client, float] = {}
     changes: dict[Client, float] = {}
-    for client, client_losses in zip(replies.clients, replies.losses, strict=True):
+    # Replies to a plan of several parts have no losses of their own.
+    for client, client_losses in zip(replies.clients, replies.losses, strict=bool(replies.losses)):
         if len(client_losses) == 1 and np.isfinite(client_losses[0]):
             measured[client] = client_losses[0]
             if client in losses_before:

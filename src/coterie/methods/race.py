@@ -680,7 +680,11 @@ class Race:
             return state
         # All dropped arms start again; earlier differences say nothing about them.
         arm_states = self._with_dropped_arms(state, state.facts, clients)
-        restarted = " and ".join(self.display_names[arm_name] for arm_name in state.dropped)
+        restarted_names = []
+        for arm_name, display_name in self.display_names.items():
+            if arm_name in state.dropped:
+                restarted_names.append(display_name)
+        restarted = " and ".join(restarted_names)
         description = f"{reason}: clients train {restarted} again, beginning with the mean of the models that served them"
         note = Note(kind="arms", effect="serves", clients=clients, text=description)
         return replace(
