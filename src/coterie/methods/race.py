@@ -596,14 +596,7 @@ class Race:
             histories,
             self._significant_z(history[-1].degrees, len(history)),
         )
-        # 1. A complex arm that is hopeless. Complex arms learn fast, so they end others only later.
-        if judged.is_hopeless(complex_arm):
-            return judged.drop(complex_arm, judged.significant(complex_arm))
-        # 2. The more complex arm if it is expected to be behind, and otherwise the simpler one if it is
-        #    significantly behind.
-        if report_count < self.patience:
-            return None
-        # Arms with the same groups are alike. The one that tests by itself may find groups later.
+        # 0. Arms with the same groups are alike. The one that tests by itself may find groups later.
         groups = []
         for arm_name in (simple_arm, complex_arm):
             groups.append(as_groups(self.named[arm_name].assignment(state.arms[arm_name]).groups))
@@ -611,6 +604,13 @@ class Race:
             if report_count < 2 * self.patience:
                 return None
             return judged.drop(simple_arm, judged.no_longer_tried(report_count))
+        # 1. A complex arm that is hopeless. Complex arms learn fast, so they end others only later.
+        if judged.is_hopeless(complex_arm):
+            return judged.drop(complex_arm, judged.significant(complex_arm))
+        # 2. The more complex arm if it is expected to be behind, and otherwise the simpler one if it is
+        #    significantly behind.
+        if report_count < self.patience:
+            return None
         behind = judged.expected_behind(complex_arm)
         if behind.held and judged.is_behind_without_personal_models():
             return judged.drop(complex_arm, behind)
