@@ -104,7 +104,9 @@ def test_autos_picture_has_the_rounds_of_its_notes() -> None:
     rounds = list(coterie.run("auto", "digits/label-permutation", rounds=concepts.DROP_ROUND))
     kinds = {(done.number, note.kind) for done in rounds for note in done.notes}
     assert {number for number, kind in kinds if kind == "lead"} == {concepts.LEAD_ROUND}
-    assert {number for number, kind in kinds if kind == "drop"} == {concepts.DROP_ROUND}
+    drops = {number for number, kind in kinds if kind == "drop"}
+    # Training alone is dropped when the groups take over, and one model later.
+    assert drops == {concepts.LEAD_ROUND, concepts.DROP_ROUND}
     found = [
         done.number
         for done in rounds
