@@ -126,7 +126,7 @@ class Needs:
         """
         # A feature of one inner method is a feature of the whole.
         constant_features = set(features)
-        occasional_features: set[Feature] = set()
+        occasional_features = set(self.occasional)
         for method in methods:
             inner_needs = needs_of(method)
             constant_features.update(inner_needs.features)

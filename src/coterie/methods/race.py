@@ -229,7 +229,9 @@ class Race:
         features: list[Feature] = ["held-out-losses", "holdout"]
         if len(self.methods) > 1:
             features.append("several-tasks")
-        return Needs(unchanged_by="rotation").with_inner(features, *self.methods)
+        # Once the choice is settled, clients report training losses.
+        own_needs = Needs(occasional=("losses",), unchanged_by="rotation")
+        return own_needs.with_inner(features, *self.methods)
 
     def serving_tasks(self, state: RaceState, cohort: Cohort) -> tuple[Task, ...]:
         """Return the next tasks of the leader; the next plan may lack them, if it waits for other arms."""
