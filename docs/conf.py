@@ -88,9 +88,8 @@ nitpick_ignore_regex = [
         r"py:class",
         r"coterie\.(core\.(clients\.StateClass|method\.MethodState)|extensions\.ExtensionType|records\.record\.T)|.*\[(int|str)",
     ),
-    # Texts of attributes that Sphinx takes for types, and functions behind methods of a comparison.
-    (r"py:class", r"Per entry|Differences"),
-    (r"py:func", r"coterie\.report\.(verdict\.verdict|against\.against)"),
+    # The type of a method's result, which is imported for types only; its page has the whole name.
+    (r"py:class", r"Differences"),
     # What a strategy and its result take besides a text or a table, and nobody makes.
     (r"py:class", r"coterie\.engines\.flower\.(nodes\.Identity|messages\.OtherTensors)"),
     # Types inside of the data and the settings, which nobody makes.

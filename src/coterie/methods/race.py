@@ -599,21 +599,20 @@ class Race:
             self._significant_z(history[-1].degrees, len(history)),
         )
         # 0. Arms with the same groups are alike. The one that tests by itself may find groups later.
-        groups = []
-        for arm_name in (simple_arm, complex_arm):
-            groups.append(as_groups(self.named[arm_name].assignment(state.arms[arm_name]).groups))
-        if self._tests_by_itself(complex_arm) and groups[0] == groups[1]:
+        if self._tests_by_itself(complex_arm) and self._groups(state, simple_arm) == self._groups(
+            state, complex_arm
+        ):
             if report_count < 2 * self.patience:
                 return None
             return judged.drop(simple_arm, judged.no_longer_tried(report_count))
         # 1. A complex arm that is hopeless. Complex arms learn fast, so they end others only later.
-        if judged.is_hopeless(complex_arm):
+        if judged.is_hopeless():
             return judged.drop(complex_arm, judged.significant(complex_arm))
         # 2. The more complex arm if it is expected to be behind, and otherwise the simpler one if it is
         #    significantly behind.
         if report_count < self.patience:
             return None
-        behind = judged.expected_behind(complex_arm)
+        behind = judged.expected_behind()
         if behind.held and judged.is_behind_without_personal_models():
             return judged.drop(complex_arm, behind)
         significant = judged.significant(simple_arm)
@@ -631,6 +630,10 @@ class Race:
         if is_close and offered_history and over_rounds(offered_history).z > 1:
             loser = simple_arm
         return judged.drop(loser, judged.no_longer_tried(report_count))
+
+    def _groups(self, state: RaceState, arm_name: str) -> Groups:
+        """The groups of an arm, in their order."""
+        return as_groups(self.named[arm_name].assignment(state.arms[arm_name]).groups)
 
     def _significant_z(self, degrees: float, look_count: int) -> float:
         """The difference in standard errors from which look number ``look_count`` at a pair of arms is significant."""
@@ -853,12 +856,11 @@ class _Judged:
         simple_name, complex_name = (self.race.display_names[arm] for arm in self.arm_names)
         return f"{loss_name} of {simple_name} less {complex_name}, in standard errors"
 
-    def is_hopeless(self, arm_name: str) -> bool:
-        """Whether an arm is significantly behind, and stays so in its best case, also without personal models."""
-        sign = self._sign(arm_name)
+    def is_hopeless(self) -> bool:
+        """Whether the more complex arm is significantly behind, and stays so in its best case, also without personal models."""
         for history in self.histories:
             in_best_case = expected(history, BEST_CASE_ROUNDS) / history[-1].error
-            if sign * history[-1].z <= self.significant_z or sign * in_best_case <= 2:
+            if history[-1].z >= -self.significant_z or in_best_case >= -2:
                 return False
         return True
 
@@ -875,15 +877,14 @@ class _Judged:
             key="held_out_loss",
         )
 
-    def expected_behind(self, arm_name: str) -> Criterion:
-        """The criterion that an arm is expected to be behind by a standard error."""
-        sign = self._sign(arm_name)
+    def expected_behind(self) -> Criterion:
+        """The criterion that the more complex arm is expected to be behind by a standard error."""
         history = self.histories[0]
         return Criterion(
             self._criterion_name(EXPECTED_LOSS),
             expected(history) / history[-1].error,
-            ">" if sign > 0 else "<",
-            float(sign),
+            "<",
+            -1.0,
             met="by more than a standard error",
             unmet="not by more than a standard error",
             key="expected_loss",

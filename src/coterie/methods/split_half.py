@@ -64,6 +64,7 @@ from coterie.core import (
     state,
     tested,
     weights,
+    without,
 )
 from coterie.methods import _cluster_tree
 from coterie.methods._cluster_tree import Leaf, Tree, join, nodes_of_clients, ordered, root
@@ -413,14 +414,12 @@ class SplitHalf(Probing):
         new_state = state
         if self._asks_with_training:
             new_state = self._with_losses(state, replies)
+        leaves_out_misfits = self._asks_with_training and replies.updates is not None
+        misfits = _misfits(new_state) if leaves_out_misfits else set()
         # 1. Each group takes the mean update of its members; if it has probed, it may split.
         new_state = replace(new_state, leaves=(), round=state.round + 1)
         for row_number, leaf in enumerate(state.leaves):
-            member_replies = replies.of(leaf.clients)
-            if replies.updates is not None and self._asks_with_training:
-                misfits = _misfits(new_state)
-                fitting = [client for client in leaf.clients if client not in misfits]
-                member_replies = replies.of(fitting)
+            member_replies = replies.of(without(leaf.clients, misfits))
             if not member_replies.clients:
                 new_state = _with_leaves(new_state, leaf)
             elif replies.updates is None:

@@ -54,7 +54,7 @@ class Comparison(list[dict[str, Any]]):
             each_seed: Whether there is a row for each seed, with its own numbers.
 
         Returns:
-            Per entry: the method, the settings in which entries of one method differ, the scenario,
+            A row has the method, the settings in which entries of one method differ, the scenario,
             the number of seeds, and the mean of each number that is compared, with the ends ``low``
             and ``high`` of its interval, and with ``sd``, its standard deviation over the seeds.
             With ``each_seed``, the seed, and each number with it.
@@ -92,7 +92,7 @@ class Comparison(list[dict[str, Any]]):
         return numbered(named(self))
 
     def verdicts(self) -> list[dict[str, Any]]:
-        """Return a verdict for each scenario, see :func:`coterie.report.verdict.verdict`."""
+        """Return a verdict for each scenario."""
         from coterie.report.verdict import verdict
 
         return list(map(verdict, self._contests))
@@ -126,7 +126,7 @@ class Comparison(list[dict[str, Any]]):
             method: The name of the method in these runs, or its label, such as ``cfl 2``.
 
         Returns:
-            A list, see :func:`coterie.report.against.against`, which prints as sentences.
+            A list with an entry for each other method, which prints as sentences.
 
         Raises:
             UserError: No run has this method, or several methods have this name.
@@ -236,13 +236,14 @@ def _over_seeds(runs: Sequence[Summary]) -> dict[str, Any]:
     rand_indices = [run["ari"] for run in runs]
     # In how many runs the groups are exactly the true ones.
     num_exact = None if None in rand_indices else rand_indices.count(1.0)
+    few_tests_of_runs = [len(run.get("few_tests", ())) for run in runs]
     entry: dict[str, Any] = {key: first_run[key] for key in SAME_BUT_SEED}
     entry |= {
         "rounds": sorted({run["rounds"] for run in runs}),
         "seeds": [run["seed"] for run in runs],
         "run_dirs": [run["run_dir"] for run in runs],
         "exact": num_exact,
-        "few_tests": max(len(run.get("few_tests", ())) for run in runs),
+        "few_tests": max(few_tests_of_runs),
         "clients": sum(map(len, first_run["groups"])),
     }
     for key in (*COMPARED_NUMBERS, *first_run["others"]):

@@ -8,7 +8,7 @@ from typing import Any
 
 from coterie.report.summary import interval
 
-AT_MOST_ONE = (
+SHARES = (
     "accuracy",
     "AUROC",
     "AveragePrecision",
@@ -16,20 +16,15 @@ AT_MOST_ONE = (
     "ExactMatch",
     "F1Score",
     "Recall",
-    "ari",
     "isolated",
 )
+"""Metrics and other numbers from 0 to 1."""
+
+AT_MOST_ONE = (*SHARES, "ari")
 """Metrics and other numbers that are at most 1."""
 
 NOT_NEGATIVE = (
-    "accuracy",
-    "AUROC",
-    "AveragePrecision",
-    "BalancedAccuracy",
-    "ExactMatch",
-    "F1Score",
-    "Recall",
-    "isolated",
+    *SHARES,
     "perplexity",
     "MeanAbsoluteError",
     "MeanSquaredError",

@@ -113,6 +113,9 @@ def trial(run: Path | str, description: Mapping[str, Any], lines: Sequence[Line]
     has_subjects = world.get("test_subjects") is not None
     test_sizes = world["test_subjects"] if has_subjects else world.get("tests", ())
     testers = world.get("testers")
+    deciding_tests = world.get("deciding_tests", ())
+    # Runs recorded before rounds said so do not tell who had a personal model.
+    personal = {line["round"]: personal_clients(line) for line in lines if "personal" in line}
     return Trial(
         summary=summary,
         scores=scores,
@@ -122,12 +125,12 @@ def trial(run: Path | str, description: Mapping[str, Any], lines: Sequence[Line]
         averages_shares=_averages_shares(world, shown_as(lines[-1]).main, scores),
         data_digest=world.get("data", ""),
         last_decision=last_decision(lines),
-        personal={line["round"]: personal_clients(line) for line in lines if "personal" in line},
+        personal=personal,
         # Without a digest of the tests: the latest rows are the same ones with each seed, and equal
         # data have equal tests. In a federation clients keep their own, of which there is no
         # digest: a seed does not draw them anew.
         test_rows=world.get("test_rows") or by_time(world) or world.get("data") or FEDERATION,
-        deciding_tests=dict(zip(world["clients"], world.get("deciding_tests", ()), strict=False)),
+        deciding_tests=dict(zip(world["clients"], deciding_tests, strict=False)),
         # Where data drift, a rising loss does not mean that learning has ended.
         losses={} if "drift" in world else losses,
         reference=Reference.of(world),
