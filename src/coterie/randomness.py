@@ -42,6 +42,7 @@ class Purpose(IntEnum):
     ATTACK = 14
     HOLDOUT = 15
     OWN_CODE = 16
+    VALIDATION = 17
 
 
 def numpy_generator(*key: int) -> np.random.Generator:

@@ -256,6 +256,12 @@ def _add_run_arguments(parser: Parser) -> None:
         help="stop a run when the mean of its main metric reaches this",
     )
     parser.add_argument("--eval-every", metavar="N", type=whole, help="rounds between tests (1)")
+    parser.add_argument(
+        "--validation-share",
+        metavar="A",
+        type=real,
+        help="set this share of each client's training examples aside for validation scores (none)",
+    )
     # Where and how it is computed.
     parser.add_argument(
         "--width",
@@ -336,6 +342,12 @@ def _add_reading_arguments(command_parsers: dict[str, Parser]) -> None:
         "--table",
         choices=("markdown", "latex"),
         help="print the table of a paper: means ± half the 95%% interval, the best in bold",
+    )
+    command_parsers["compare"].add_argument(
+        "--metric",
+        metavar="M",
+        default="",
+        help="the metric of the score, such as loss or validation_accuracy (the main metric)",
     )
     command_parsers["compare"].add_argument(
         "--against",

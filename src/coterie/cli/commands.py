@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.cli import note
+from coterie.cli.arguments import UsageError
 from coterie.printable import say
 from coterie.settings import documented
 
@@ -33,7 +34,9 @@ def compare(arguments: argparse.Namespace) -> int:
     from coterie.report.compared import compare as compared
 
     # The same function as in Python; only the form of the output differs.
-    results = compared(arguments.runs)
+    if arguments.metric and (arguments.against is not None or arguments.clients):
+        raise UsageError("--metric changes the table alone: use it without --against and --clients")
+    results = compared(arguments.runs, metric=arguments.metric)
     if arguments.against is not None:
         differences = results.against(arguments.against)
         say(to_json(differences) if arguments.json else str(differences))
@@ -48,7 +51,9 @@ def compare(arguments: argparse.Namespace) -> int:
         say(results.to_table(arguments.table, spread=arguments.spread).rstrip("\n"))
     else:
         terminal.console(sys.stdout).print(terminal.comparison(results))
-        # Which method to use, where there are several.
+        # Which method to use, where there are several; that is by the main metric.
+        if arguments.metric:
+            return 0
         if len(results) > 1:
             for verdict in results.verdicts():
                 clients = terminal.clients_by_method(verdict)

@@ -35,6 +35,7 @@ PLAIN_OPTIONS = (
     "rounds",
     "target",
     "eval_every",
+    "validation_share",
     "workers",
     "width",
     "device",

@@ -466,6 +466,19 @@ def _usual_combine(loss: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     return mean_probability
 
 
+VALIDATION = "validation_"
+"""What the name of a validation score begins with; then the metric follows."""
+
+
+def metric_of(score_name: str) -> str:
+    """The metric of a test score or a validation score.
+
+    >>> metric_of("validation_loss"), metric_of("accuracy")
+    ('loss', 'accuracy')
+    """
+    return score_name.removeprefix(VALIDATION)
+
+
 RESERVED_NAMES = (
     "loss",
     "client",

@@ -146,6 +146,8 @@ class ClientData:
         train: Examples to train on.
         validation: Examples for choices; may be empty.
         test: Examples for tests, which no method receives.
+        scoring: Examples set aside for validation scores, which no method receives either; None if
+            there are none. See ``coterie.training.set_aside``.
         name: Its name, or empty; see :class:`World`.
         schema: What its numbers mean, as far as the tensors do not show it: names of columns and
             classes, scaling. None if that is not known. Nodes of a federation are compared by it.
@@ -154,6 +156,7 @@ class ClientData:
     train: Split
     validation: Split
     test: Split
+    scoring: Split | None = None
     name: str = ""
     schema: Schema | None = None
 
@@ -386,6 +389,11 @@ class World:
     def steps(self) -> Sequence[Mapping[Client, ClientData]]:
         """For each time step, client -> its data; a single step without a drift."""
         return (self.clients,) if self.drift is None else self.drift.data
+
+    @property
+    def has_validation_scores(self) -> bool:
+        """Whether clients have examples that are set aside for validation scores."""
+        return any(data.scoring is not None for data in self.clients.values())
 
     def step(self, round: int) -> int:
         """The time step, counted from 0, of a round, counted from 1; 0 without a drift."""

@@ -25,6 +25,7 @@ from coterie.core import (
     Task,
     as_groups,
 )
+from coterie.data.objective import VALIDATION
 from coterie.data.world import Split, World
 from coterie.engines.worker import DRAWN, PlacedOrder, Test, Worker
 from coterie.engines.workers import Hardware, Workers, shared_matrix
@@ -266,7 +267,7 @@ class ClientPool:
         # Each client is tested alone once a test has drawn random numbers.
         self.draws_in_tests = False
         self._masks: dict[tuple[str, ...], Tensor] = {}
-        self._overlaps: dict[int, bool] = {}
+        self._overlaps: dict[tuple[int, str], bool] = {}
         self._workers: Workers | None = None
 
     def __enter__(self) -> ClientPool:
@@ -604,9 +605,7 @@ class ClientPool:
     def evaluate(
         self, assignment: Assignment, position: Position
     ) -> dict[Client, dict[str, float]]:
-        """Test the model, or the ensemble, of each client on its own test data.
-
-        Each distinct pair of models and test examples is computed once.
+        """Test the model, or the ensemble, of each client on its own test data, and on what is set aside for validation scores.
 
         Args:
             assignment: The model of each client.
@@ -614,9 +613,24 @@ class ClientPool:
 
         Returns:
             Client -> metric -> value, and the sums of metrics that have some, see ``flat``.
+            Validation scores begin with :data:`~coterie.data.objective.VALIDATION`.
 
         Raises:
             EngineError: A test failed.
+        """
+        scores = self._scores(assignment, position, "test")
+        if self.world.has_validation_scores:
+            for client, results in self._scores(assignment, position, "scoring").items():
+                validation_scores = {VALIDATION + key: value for key, value in results.items()}
+                scores[client] = {**scores[client], **validation_scores}
+        return scores
+
+    def _scores(
+        self, assignment: Assignment, position: Position, part: str
+    ) -> dict[Client, dict[str, float]]:
+        """The results of all clients on one part of their data: ``test`` or ``scoring``.
+
+        Each distinct pair of models and test examples is computed once.
         """
         time_step = self.world.step(position.round)
         neighbours = assignment.neighbours
@@ -634,7 +648,7 @@ class ClientPool:
                     for row_number in row_numbers
                 ]
                 row_numbers = tuple(range(first_row, first_row + len(row_numbers)))
-            test_split = self.world.steps[time_step][client].test
+            test_split = getattr(self.world.steps[time_step][client], part)
             # With neighbours, a result depends on the client's training data, too.
             example_key = (client, client)
             if neighbours is None:
@@ -646,7 +660,7 @@ class ClientPool:
             test_jobs: list[list[Test]] = []
             for row_numbers, by_examples in tests.items():
                 test_jobs += self._test_jobs(
-                    row_numbers, list(by_examples.values()), neighbours, time_step
+                    row_numbers, list(by_examples.values()), neighbours, time_step, part
                 )
             return self._sums(test_jobs, assignment.models, personal_rows)
 
@@ -691,6 +705,7 @@ class ClientPool:
         client_tests: Sequence[ClientTests],
         neighbours: Neighbours | None,
         time_step: int,
+        part: str,
     ) -> Iterator[list[Test]]:
         """Jobs of at most :data:`EXAMPLES_PER_TEST` examples, all of the same models; with neighbours, of one client each."""
         # One client for each set of targets, and the examples of each test.
@@ -699,7 +714,7 @@ class ClientPool:
         for by_targets in client_tests:
             clients = tuple(same_targets[0] for same_targets in by_targets.values())
             clients_of_tests.append(clients)
-            examples.append(self.world.steps[time_step][clients[0]].test)
+            examples.append(getattr(self.world.steps[time_step][clients[0]], part))
         # One job per client, because no test may draw another one's random numbers.
         if self.draws_in_tests and neighbours is None:
             for clients, test_split in zip(clients_of_tests, examples, strict=True):
@@ -711,6 +726,7 @@ class ClientPool:
                             slice(0, len(test_split)),
                             step=time_step,
                             apart=True,
+                            part=part,
                         )
                     ]
             return
@@ -722,21 +738,28 @@ class ClientPool:
             ]
         else:
             is_whole = self.mixes_examples or self.world.objective.whole
-            overlap = len(examples) > 1 and not is_whole and self._overlap(time_step)
+            overlap = len(examples) > 1 and not is_whole and self._overlap(time_step, part)
             jobs = cut(examples, whole=is_whole, overlap=overlap)
         for job in jobs:
             yield [
-                Test(row_numbers, clients_of_tests[test_number], positions, neighbours, time_step)
+                Test(
+                    row_numbers,
+                    clients_of_tests[test_number],
+                    positions,
+                    neighbours,
+                    time_step,
+                    part=part,
+                )
                 for test_number, positions in job
             ]
 
-    def _overlap(self, time_step: int) -> bool:
+    def _overlap(self, time_step: int, part: str) -> bool:
         """Whether the clients' test data overlap so much that it may pay to compute common examples once."""
-        if time_step not in self._overlaps:
+        if (time_step, part) not in self._overlaps:
             # Clients with the same examples count once.
             distinct_tests = {}
             for client_data in self.world.steps[time_step].values():
-                test_split = client_data.test
+                test_split = getattr(client_data, part)
                 distinct_tests[id(test_split.inputs), id(test_split.index)] = test_split
             # Positions of the test examples in each pool of examples.
             pool_positions: dict[int, list[np.ndarray]] = {}
@@ -749,8 +772,8 @@ class ClientPool:
             distinct_count = 0
             for positions in pool_positions.values():
                 distinct_count += int(np.count_nonzero(np.bincount(np.concatenate(positions))))
-            self._overlaps[time_step] = bool(distinct_count <= 0.9 * total_count)
-        return self._overlaps[time_step]
+            self._overlaps[time_step, part] = bool(distinct_count <= 0.9 * total_count)
+        return self._overlaps[time_step, part]
 
 
 def cut(test_splits: Sequence[Split], *, whole: bool, overlap: bool) -> list[JobParts]:

@@ -54,6 +54,7 @@ class Test:
         step: The time step whose data the clients have.
         apart: Whether this is a whole test of one client, which shares no batch with others because
             it draws random numbers.
+        part: The examples: ``test``, or ``scoring`` for validation scores.
     """
 
     rows: tuple[int, ...]
@@ -62,6 +63,7 @@ class Test:
     neighbours: Neighbours | None = None
     step: int = 0
     apart: bool = False
+    part: str = "test"
 
     def __len__(self) -> int:
         if isinstance(self.positions, slice):
@@ -257,7 +259,8 @@ class Worker:
         first_test = tests[0]
         test_splits = []
         for test in tests:
-            test_splits += [self.world.steps[test.step][client].test for client in test.clients]
+            data_of_clients = self.world.steps[test.step]
+            test_splits += [getattr(data_of_clients[client], test.part) for client in test.clients]
         # Tests may draw random numbers, too.
         with self.learner.scope((0,), *test_splits) as random_scope:
             opened_models = [
@@ -281,6 +284,7 @@ class Worker:
 
     def _with_neighbours(self, model_row: Tensor, test: Test, neighbours: Neighbours) -> Sums:
         client_data = self.data(test.clients[0], neighbours.holdout, test.step)
+        client_data = replace(client_data, test=getattr(client_data, test.part))
         return local.sums_with_neighbours(self.learner, model_row, client_data, neighbours)
 
     def _part(self, test: Test) -> local.Part:
@@ -288,6 +292,7 @@ class Worker:
         # The clients share their test inputs, and each has its own targets.
         indices = test.positions
         positions = indices if isinstance(indices, slice) else torch.tensor(indices)
-        first_split = data_of_clients[test.clients[0]].test
-        targets = [data_of_clients[client].test.at(positions).targets for client in test.clients]
+        tested_splits = [getattr(data_of_clients[client], test.part) for client in test.clients]
+        first_split = tested_splits[0]
+        targets = [split.at(positions).targets for split in tested_splits]
         return first_split.inputs, first_split.index[positions], targets

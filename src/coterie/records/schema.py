@@ -149,6 +149,7 @@ class WorldEntry(TypedDict):
     metric: NotRequired[MetricEntry]
     examples: NotRequired[list[Count]]
     tests: NotRequired[list[Count]]
+    validation_rows: NotRequired[list[Count]]
     test_subjects: NotRequired[list[Count]]
     data: NotRequired[str]
     combine: NotRequired[str]
@@ -174,6 +175,7 @@ class DescriptionEntry(TypedDict):
     seeds: Annotated[list[Count], Meta(min_length=1, max_length=1)]
     rounds: Count
     eval_every: Count
+    validation_share: NotRequired[Number]
     checkpoint_every: NotRequired[Count]
     checkpoints_kept: NotRequired[Count]
     target: NotRequired[Number]

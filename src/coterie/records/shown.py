@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.data.objective import METRICS
+from coterie.data.objective import METRICS, metric_of
 from coterie.notebook.tables import labels
 from coterie.pooling import ErrorSums, pooled
 from coterie.printable import printable
@@ -123,6 +123,7 @@ class Shown:
 
     def direction(self, metric_name: str) -> str:
         """Whether a ``"greater"`` or a ``"smaller"`` value of a metric is better; greater if that is not known."""
+        metric_name = metric_name if metric_name == self.main else metric_of(metric_name)
         if metric_name == self.main:
             return self.better
         if metric_name in METRICS:

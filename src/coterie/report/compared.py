@@ -185,12 +185,14 @@ class Comparison(list[dict[str, Any]]):
 
 
 @public
-def compare(runs: Folder | Iterable[Folder]) -> Comparison:
+def compare(runs: Folder | Iterable[Folder], *, metric: str = "") -> Comparison:
     """Compare methods, each over its seeds: one entry for all runs that differ in their seed alone.
 
     Args:
         runs: Run directories, or folders that contain some; also a single one, or the runs of
             :func:`coterie.begin`.
+        metric: The metric of the score, such as ``validation_accuracy`` or ``loss``; empty for the
+            main metric. A verdict is always by the main metric.
 
     Returns:
         One dict per entry. Each of score (the main metric, mean over clients; also under the
@@ -204,9 +206,9 @@ def compare(runs: Folder | Iterable[Folder]) -> Comparison:
         in all seeds.
 
     Raises:
-        UserError: If a folder has no runs.
+        UserError: If a folder has no runs, or a run does not have the metric.
     """
-    return Comparison(side_by_side(map(summary, expand(runs))))
+    return Comparison(side_by_side(summary(run, metric=metric) for run in expand(runs)))
 
 
 def side_by_side(summaries: Iterable[Summary]) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from coterie.data.objective import metric_of
 from coterie.report.summary import interval
 
 SHARES = (
@@ -52,8 +53,8 @@ def limits_of(name: str) -> tuple[float | None, float | None]:
         >>> limits_of("accuracy"), limits_of("Recall/0"), limits_of("loss")
         ((0.0, 1.0), (0.0, 1.0), (None, None))
     """
-    # A metric of one class has its name before the slash.
-    metric = name.split("/")[0]
+    # A metric of one class has its name before the slash; a validation score has that of its metric.
+    metric = metric_of(name).split("/")[0]
     least_value = 0.0 if metric in NOT_NEGATIVE else None
     greatest_value = 1.0 if metric in AT_MOST_ONE else None
     return least_value, greatest_value

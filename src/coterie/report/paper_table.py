@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.data.objective import METRICS
+from coterie.data.objective import METRICS, metric_of
 from coterie.report.setting_differences import world_titles
 from coterie.report.words import plus_minus
 from coterie.settings import UserError, nearest
@@ -143,7 +143,12 @@ def _better(entry: Entry, column: str) -> str | None:
         return str(entry["better"])
     if column in entry.get("others", ()):
         # Records have no direction of further metrics; those with a name of Coterie's have its own.
-        metric = METRICS.get(column.split("/")[0])
+        name = metric_of(column).split("/")[0]
+        if name == entry["metric"]:
+            return str(entry["better"])
+        if name == "loss":
+            return "smaller"
+        metric = METRICS.get(name)
         return metric.better if metric is not None else None
     if column in NEITHER_IS_BETTER:
         return None

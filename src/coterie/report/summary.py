@@ -13,6 +13,7 @@ import scipy
 
 from coterie.boundary import Boundary, spent
 from coterie.clustering import adjusted_rand
+from coterie.data.objective import VALIDATION
 from coterie.data.scenario import OWN_DATA, flattened
 from coterie.files import Folder, within
 from coterie.pooling import MIN_ROWS_OF_WORST
@@ -22,7 +23,7 @@ from coterie.records.text_files import finite
 from coterie.report.limits import Limit, limited
 from coterie.report.words import data_title
 from coterie.robust import Robust
-from coterie.settings import UserError, brief, plain
+from coterie.settings import UserError, brief, known_list, nearest, plain
 from coterie.settings.calls import public
 
 RUN_SETTINGS: Mapping[str, Any] = {"engine": "inprocess", "precision": "fp32", "eval_every": 1}
@@ -34,7 +35,7 @@ Summary = dict[str, Any]
 
 
 @public
-def summary(run: Folder) -> Summary:
+def summary(run: Folder, *, metric: str = "") -> Summary:
     """Summarize the run in directory ``run``, after all rounds completed so far.
 
     If the run has adversaries, ``ari`` and the means, ``std`` and ``worst`` cover the honest
@@ -42,6 +43,7 @@ def summary(run: Folder) -> Summary:
 
     Args:
         run: A run directory.
+        metric: The metric of the score, such as ``validation_accuracy``; empty for the main metric.
 
     Returns:
         A dict, with the keys below.
@@ -76,7 +78,7 @@ def summary(run: Folder) -> Summary:
     """
     run = Path(run)
     description, lines = Record(run).shown()
-    return summarised(run, description, lines, limited(lines))
+    return summarised(run, description, lines, limited(lines), metric)
 
 
 def summarised(
@@ -84,6 +86,7 @@ def summarised(
     description: Mapping[str, Any],
     lines: Sequence[Line],
     limits: Sequence[Limit],
+    metric: str = "",
 ) -> Summary:
     """Summarize a run, as :func:`summary` does, from records that have been read.
 
@@ -92,6 +95,7 @@ def summarised(
         description: The content of ``run.toml``.
         lines: The completed rounds.
         limits: What limits on single clients changed in these rounds.
+        metric: The metric of the score, see :func:`summary`.
 
     Returns:
         The summary, with the keys of :func:`summary`.
@@ -127,9 +131,9 @@ def summarised(
         "true_groups": truth_at(world, last_line["round"]),
         "ari": agreement_at(world, last_line),
         "adversaries": adversaries,
-        "few_tests": _clients_with_few_tests(world),
+        "few_tests": _clients_with_few_tests(world, metric),
         "isolated": isolated(last_line["groups"], adversaries),
-        **scores(lines),
+        **scores(lines, metric),
     }
     # Sums over all rounds.
     for count_name in ("bytes_up", "bytes_down", "exchanges", "evaluations"):
@@ -144,10 +148,12 @@ def summarised(
     return result
 
 
-def _clients_with_few_tests(world: Mapping[str, Any]) -> list[ClientId]:
-    """Return the clients whose test sets are so small that the worst value is mostly chance."""
+def _clients_with_few_tests(world: Mapping[str, Any], metric: str) -> list[ClientId]:
+    """Return the clients with so few rows to score that the worst value is mostly chance."""
     test_sizes = world.get("test_subjects")
-    if test_sizes is None:
+    if metric.startswith(VALIDATION):
+        test_sizes = world.get("validation_rows", ())
+    elif test_sizes is None:
         test_sizes = world.get("tests", ())
     return [
         client
@@ -161,6 +167,9 @@ def _run_settings(description: Mapping[str, Any]) -> dict[str, Any]:
     settings = {
         setting: description.get(setting, default) for setting, default in RUN_SETTINGS.items()
     }
+    # What is set aside for validation scores is missing from the training data.
+    if "validation_share" in description:
+        settings["validation_share"] = description["validation_share"]
     # A file of the user's own may be any; a named data set is always the same.
     if flattened(description["scenario"]).get("dataset") in OWN_DATA and "data" in description:
         settings["data"] = description["data"]
@@ -321,13 +330,21 @@ ABOUT = ("group", "adversary")
 """Entries about a client in a round's record that are not metrics."""
 
 
-def scores(lines: Sequence[Line]) -> Summary:
-    """Return the main metric, the loss and each other metric of the last tested round of ``lines``."""
+def scores(lines: Sequence[Line], metric: str = "") -> Summary:
+    """Return the main metric, the loss and each other metric of the last tested round of ``lines``.
+
+    Args:
+        lines: The completed rounds.
+        metric: The metric that stands in the place of the main one; empty for the main metric.
+
+    Raises:
+        UserError: No client has a value of this metric.
+    """
     naming = shown_as(lines[-1])
-    main_metric = naming.main
+    main_metric = metric or naming.main
     numbers: Summary = {
         "metric": main_metric,
-        "better": naming.better,
+        "better": naming.direction(main_metric),
         "others": [],
         "score": None,
         main_metric: None,
@@ -340,11 +357,15 @@ def scores(lines: Sequence[Line]) -> Summary:
     metrics: dict[str, None] = {}
     for entry in tested_line["clients"].values():
         metrics |= dict.fromkeys(entry_name for entry_name in entry if entry_name not in ABOUT)
-    for metric in metrics:
-        if metric != main_metric:
-            numbers[metric] = spread(tested_line, metric)["mean"]
-    numbers["others"] = [metric for metric in metrics if metric not in (main_metric, "loss")]
-    numbers["score"] = spread(tested_line)
+    if metric and metric not in metrics:
+        raise UserError(
+            f"these runs have no metric {metric!r}{nearest(metric, metrics)}{known_list(metrics)}"
+        )
+    for name in metrics:
+        if name != main_metric:
+            numbers[name] = spread(tested_line, name)["mean"]
+    numbers["others"] = [name for name in metrics if name not in (main_metric, "loss")]
+    numbers["score"] = spread(tested_line, main_metric)
     numbers[main_metric] = numbers["score"]
     return numbers
 

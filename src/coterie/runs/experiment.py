@@ -8,6 +8,7 @@ In TOML, everything may be left out, but the file must not be empty::
     seeds = [0, 1, 2]             # or a number of seeds, 3; or seed = 0
     target = 0.95                 # stop a run when its mean accuracy reaches this
     eval_every = 1                # rounds between tests
+    validation_share = 0.2        # set aside for validation scores; by default nothing is
     checkpoint_every = 1          # rounds between checkpoints
     checkpoints_kept = 2          # number of newest checkpoints kept; older ones are removed
     workers = 2                   # processes that train; the results do not depend on it
@@ -73,6 +74,7 @@ from coterie.settings import (
     table_of,
 )
 from coterie.settings.calls import public
+from coterie.training import set_aside
 from coterie.training.precision import PRECISIONS
 
 ENGINE_NAMES = ("inprocess", "flower", *entry_points("coterie.engines"))
@@ -130,6 +132,8 @@ class Experiment:
         seeds: One run of each method per seed; at least one seed, all different.
         target: A run stops when the mean of its main metric reaches this.
         eval_every: Rounds between tests; the last is always tested.
+        validation_share: Share of each client's training examples that is set aside for validation
+            scores, see ``coterie.training.set_aside``; None for none.
         checkpoint_every: Rounds between checkpoints; the last always has one.
         checkpoints_kept: Newest checkpoints kept, during the run and after it.
         workers: Processes that train; None for one per core.
@@ -156,6 +160,12 @@ class Experiment:
         None, "stop a run when the mean of its main metric reaches this", gt=0
     )
     eval_every: int = setting(1, "rounds between tests; the last round is always tested", ge=1)
+    validation_share: float | None = setting(
+        None,
+        "share of each client's training examples set aside for validation scores",
+        gt=0,
+        le=0.5,
+    )
     checkpoint_every: int = setting(
         1, "rounds between checkpoints; the last round always has one", ge=1
     )
@@ -212,7 +222,13 @@ class Experiment:
         if any(importlib.util.find_spec(package_name) is None for package_name in ("flwr", "ray")):
             raise UserError("engine flower needs Flower and Ray: pip install 'coterie[flower]'")
         # Each of Flower's clients trains alone, on the processor.
-        for setting_name, supported in (("width", None), ("device", "cpu"), ("precision", "fp32")):
+        unsupported = (
+            ("width", None),
+            ("device", "cpu"),
+            ("precision", "fp32"),
+            ("validation_share", None),
+        )
+        for setting_name, supported in unsupported:
             setting_value = getattr(self, setting_name)
             if setting_value not in (None, supported):
                 raise SettingError(
@@ -305,7 +321,10 @@ class Experiment:
             UserError: See :meth:`check_consent`.
         """
         self.check_consent(self.setup.model)
-        return replace(self.setup, training=self.training).build(seed, self.data)
+        world = replace(self.setup, training=self.training).build(seed, self.data)
+        if self.validation_share is None:
+            return world
+        return set_aside(world, self.validation_share, seed)
 
     def spec(self) -> Spec:
         """All settings as tables, except a boundary's secret and the address of a cluster.
@@ -373,6 +392,7 @@ PLAIN_SETTINGS = (
     "rounds",
     "target",
     "eval_every",
+    "validation_share",
     "checkpoint_every",
     "checkpoints_kept",
     "workers",

@@ -47,6 +47,9 @@ def world_facts(world: World) -> dict[str, Any]:
         "tests": list(map(len, test_splits)),
         "data": digest(world),
     }
+    if world.has_validation_scores:
+        scoring_splits = [world.clients[client].scoring for client in client_ids]
+        facts["validation_rows"] = [len(split or ()) for split in scoring_splits]
     if any(split.subjects is not None for split in test_splits):
         facts["test_subjects"] = [split.independent for split in test_splits]
     # What readers cannot derive is recorded only where it applies.
@@ -161,7 +164,10 @@ def digest(world: World) -> str:
     for data_of_client in world.steps:
         for client in sorted(data_of_client):
             client_data = data_of_client[client]
-            for data_split in (client_data.train, client_data.validation, client_data.test):
+            splits = [client_data.train, client_data.validation, client_data.test]
+            if client_data.scoring is not None:
+                splits.append(client_data.scoring)
+            for data_split in splits:
                 for tensor in tensors(_hashed_parts(data_split, hashed_pools)):
                     data_hash.update(tensor.contiguous().numpy())
     return data_hash.hexdigest()

@@ -31,6 +31,7 @@ from coterie.runs.experiment import ENGINES, Experiment, data_folder, make
 from coterie.runs.facts import digest, same_world, world_facts
 from coterie.settings import SettingError, UserError, brief, table_of
 from coterie.settings.calls import public
+from coterie.training import set_aside
 from coterie.training.trial import trial
 
 
@@ -48,6 +49,7 @@ def run(
     data: str | Path | None = None,
     training: Training | Mapping[str, Any] | None = None,
     eval_every: int = 1,
+    validation_share: float | None = None,
     start: Position | None = None,
     boundary: Boundary | Mapping[str, Any] | None = None,
     robust: Robust | Mapping[str, Any] | None = None,
@@ -71,6 +73,8 @@ def run(
         training: Local training settings in place of the scenario's, or a table of changes to
             these.
         eval_every: Rounds between tests, at least 1.
+        validation_share: Share of each client's training examples that is set aside for validation
+            scores, at most half: ``round.mean("validation_accuracy")``. None for none.
         start: The ``position`` of an earlier round, from which the run continues.
         boundary: Changes that are made to updates on their way to the server, or a table of their
             settings.
@@ -96,6 +100,10 @@ def run(
     world = _setup_of(scenario).build(seed, data_folder(data))
     if training is not None:
         world = replace(world, training=table_of("training", training, world.training))
+    if validation_share is not None:
+        if not 0 < validation_share <= 0.5:
+            raise SettingError(f"validation_share must be > 0 and <= 0.5, got {validation_share!r}")
+        world = set_aside(world, validation_share, seed)
     # A run that continues has been tried, and warned of, before its first round.
     if start is None:
         trial(world, seed)

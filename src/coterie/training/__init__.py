@@ -27,3 +27,4 @@ from coterie.training.splits import halvable as halvable
 from coterie.training.splits import halves as halves
 from coterie.training.splits import held_out as held_out
 from coterie.training.splits import of_each_subject as of_each_subject
+from coterie.training.splits import set_aside as set_aside

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from coterie.core import Client
 from coterie.data.time_order import latest
-from coterie.data.world import ClientData, Split
+from coterie.data.world import ClientData, Split, World
 from coterie.randomness import Purpose, generator
 
 
@@ -79,22 +80,76 @@ def held_out(data: ClientData, share: float, seed: int, client: Client) -> Clien
         seed: The seed of the run.
         client: The client.
     """
-    train = data.train
-    # How many examples to hold out.
-    held_out_count = min(max(round(share * len(train)), 1), len(train) // 2)
-    if not share or len(data.validation) or not held_out_count:
+    if not share or len(data.validation):
         return data
+    parts = taken_out(data.train, share, (seed, Purpose.HOLDOUT, client))
+    if parts is None:
+        return data
+    return replace(data, train=parts.remaining, validation=parts.taken)
+
+
+def set_aside(world: World, share: float, seed: int) -> World:
+    """Return a world in which a share of each client's training examples gives validation scores.
+
+    Nobody trains on these examples, and no method sees them: they are neither in the validation
+    part, by which methods choose, nor tested. So scores on them may choose among methods and
+    settings. They are the same for all methods of a seed.
+
+    Args:
+        world: The world.
+        share: The share of the training examples, at least one and at most half; all of a subject,
+            and of examples in order of time the latest. A client that cannot spare any has none.
+        seed: The seed of the run.
+
+    Returns:
+        The world; the parts are in ``ClientData.scoring``.
+    """
+    divided_data: dict[tuple[Client, int], ClientData] = {}
+    clients_of_steps = []
+    for clients in world.steps:
+        divided_clients = {}
+        for client, data in clients.items():
+            # Data that a client keeps over time steps stay one object.
+            data_key = (client, id(data))
+            if data_key not in divided_data:
+                parts = taken_out(data.train, share, (seed, Purpose.VALIDATION, client))
+                if parts is None:
+                    parts = Division(taken=data.train.at(slice(0)), remaining=data.train)
+                divided_data[data_key] = replace(data, train=parts.remaining, scoring=parts.taken)
+            divided_clients[client] = divided_data[data_key]
+        clients_of_steps.append(divided_clients)
+    drift = None if world.drift is None else replace(world.drift, data=clients_of_steps)
+    return replace(world, clients=clients_of_steps[0], drift=drift)
+
+
+class Division(NamedTuple):
+    """Examples that are taken out of others, and those that remain."""
+
+    taken: Split
+    remaining: Split
+
+
+def taken_out(train: Split, share: float, key: tuple[int, ...]) -> Division | None:
+    """Take a share of some examples out, always the same ones; None if nothing can be spared.
+
+    Args:
+        train: The examples.
+        share: The share, at least one example and at most half; all of a subject. Of examples in
+            order of time they are the latest, and those that reach into them are left out.
+        key: Seed of the draw.
+    """
+    held_out_count = min(max(round(share * len(train)), 1), len(train) // 2)
+    if not held_out_count:
+        return None
     if train.spans is not None:
         subjects = None if train.subjects is None else train.subjects.numpy()
         latest_and_earlier = latest(train.spans.numpy(), len(train) // 2, held_out_count, subjects)
         if latest_and_earlier is None:
-            return data
+            return None
         # In order of time, the latest are held out.
         held_out_positions, remaining_positions = map(torch.from_numpy, latest_and_earlier)
-        return replace(
-            data, train=train.at(remaining_positions), validation=train.at(held_out_positions)
-        )
-    draws = generator(seed, Purpose.HOLDOUT, client)
+        return Division(train.at(held_out_positions), train.at(remaining_positions))
+    draws = generator(*key)
     # Without an order they are drawn: single examples, or whole subjects.
     if train.subjects is None:
         shuffled = torch.randperm(len(train), generator=draws)
@@ -105,10 +160,8 @@ def held_out(data: ClientData, share: float, seed: int, client: Client) -> Clien
             train.subjects, held_out_count, draws
         )
     if not len(held_out_positions):
-        return data
-    return replace(
-        data, train=train.at(remaining_positions), validation=train.at(held_out_positions)
-    )
+        return None
+    return Division(train.at(held_out_positions), train.at(remaining_positions))
 
 
 def _counted(subjects: Tensor) -> tuple[Tensor, Tensor]:

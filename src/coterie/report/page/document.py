@@ -58,6 +58,7 @@ SETTINGS_OF_RUN = (
     "rounds",
     "target",
     "eval_every",
+    "validation_share",
     "checkpoint_every",
     "checkpoints_kept",
     "seeds",
