@@ -28,7 +28,9 @@ from coterie.methods import (
     FedAvg,
     FedBABU,
     FedFA,
+    FedOpt,
     FedPer,
+    FedProx,
     FedRep,
     Independent,
     KNNPer,
@@ -40,6 +42,15 @@ from coterie.methods import (
 EXAMPLES: dict[str, Any] = {
     "fedavg": FedAvg(),
     "fedavg-half": FedAvg(fraction=0.5),
+    "fedprox": FedProx(),
+    "fedprox-half": FedProx(mu=1.0, fraction=0.5, weighting="uniform"),
+    "fedopt": FedOpt(),
+    "fedopt-momentum": FedOpt(optimizer="momentum", method="cfl"),
+    "fedopt-adagrad": FedOpt(optimizer="adagrad", method=FLHC(warmup=2)),
+    "fedopt-yogi": FedOpt(
+        optimizer="yogi", method=SplitHalf(level=1e-3, probe_every=2, review_every=6)
+    ),
+    "fedopt-ifca": FedOpt(method=IFCA(models=3, initial="kmeans++", fraction=0.5)),
     "independent": Independent(),
     "cfl": CFL(),
     "cfl-half": CFL(fraction=0.5),
@@ -135,6 +146,8 @@ EXAMPLES: dict[str, Any] = {
 
 IN_FEW_ROUNDS: dict[str, Any] = {
     "fedavg": FedAvg(fraction=0.5),
+    "fedprox": FedProx(mu=0.5, fraction=0.5),
+    "fedopt": FedOpt(method=CFL(eps1=10.0, eps2=0.0, gamma_max=0.0, persistence=1)),
     "independent": Independent(),
     "cfl": CFL(eps1=10.0, eps2=0.0, gamma_max=0.0, persistence=1, fraction=0.5),
     "flhc": FLHC(warmup=1, fraction=0.6, threshold=None, groups=2),

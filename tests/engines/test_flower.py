@@ -294,7 +294,7 @@ def test_what_such_an_app_would_ignore_is_refused_before_anybody_trains(
 ) -> None:
     tried = world(IDS)
     grid = Here(foreign(tried), 6, named=False)
-    instead = "client_app, or use fedavg, cfl, flhc, hcct or hcct-e with default settings"
+    instead = "client_app, or use fedavg, fedopt, cfl, flhc, hcct or hcct-e with default settings"
     sentence = f"^{method.name} asks a client {says}.*{instead}$"
     with pytest.raises(SettingError, match=sentence):
         strategy_of(method, tried, out=tmp_path / "run").start(grid, num_rounds=3)

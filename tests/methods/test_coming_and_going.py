@@ -33,8 +33,10 @@ def at_random(seed: int, share: float = 0.3) -> Silence:
 
 
 def sums_to_one(name: str) -> bool:
-    """Whether a model that is trained gets an average; not by the rules of IFCA's gradients and of Cho's MAXFL."""
+    """Whether a model that is trained gets an average; not by the rules of IFCA's gradients, Cho's MAXFL and FedOpt."""
     method = EXAMPLES[name]
+    if method.name == "fedopt":
+        return False
     return getattr(method, "averaging", "") != "gradients" and getattr(method, "rule", "") != "cho"
 
 

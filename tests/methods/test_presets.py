@@ -123,7 +123,9 @@ def test_a_wrong_preset_is_one_sentence(table: dict[str, Any], sentence: str) ->
 
 
 def test_set_says_which_methods_have_presets() -> None:
-    with pytest.raises(UserError, match=r"setting 'preset'; it is a setting of cfl, flhc, hcct"):
+    with pytest.raises(
+        UserError, match=r"setting 'preset'; it is a setting of fedopt, cfl, flhc, hcct"
+    ):
         methods_of({"methods": ["fedavg"]}, "preset=paper")
 
 

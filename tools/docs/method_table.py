@@ -50,6 +50,8 @@ FACTS = {
         "what is best", "found", "each update; held-out losses", "1 to 3", "1 to 4", "what is used"
     ),
     "fedavg": ONE_MODEL,
+    "fedprox": ONE_MODEL,
+    "fedopt": Facts("as its method", "any", "as its method", "any", "any", "its method's"),
     "independent": Facts("alone", "–", "nothing", "0", "0", "initial model"),
     "cfl": Facts("groups", "found", "each update", "1", "1", "walk down a tree"),
     "flhc": Facts("groups", "`threshold`", "each update, once", "1", "1 or 2", "nearest update"),

@@ -18,7 +18,9 @@ from coterie.methods.ditto import Ditto as Ditto
 from coterie.methods.fedavg import FedAvg as FedAvg
 from coterie.methods.fedbabu import FedBABU as FedBABU
 from coterie.methods.fedfa import FedFA as FedFA
+from coterie.methods.fedopt import FedOpt as FedOpt
 from coterie.methods.fedper import FedPer as FedPer
+from coterie.methods.fedprox import FedProx as FedProx
 from coterie.methods.fedrep import FedRep as FedRep
 from coterie.methods.flhc import FLHC as FLHC
 from coterie.methods.flsc import FLSC as FLSC
@@ -40,6 +42,8 @@ METHODS = _named.METHODS
 for method in (
     Auto,
     FedAvg,
+    FedProx,
+    FedOpt,
     Independent,
     CFL,
     FLHC,

@@ -54,10 +54,10 @@ def _unknown_method(name: Any, user_methods: Iterable[str] = ()) -> UnknownName:
 
 
 _OTHERS = """
-    afl bfl ccfl cgpfl clusterfl cfmtl crfl fedacg fedadagrad fedadam fedala fedamp fedap fedas fedasync fedavgm fedbe fedbn
+    afl bfl ccfl cgpfl clusterfl cfmtl crfl fedacg fedala fedamp fedap fedas fedasync fedbe fedbn
     fedbuff fedcac fedclust fedcp feddc feddf feddyn fedem fedest fedfomo fedftg fedgen fedgh fedgkt fedgmm fedgroup fedhealth
-    fedkd fedlc fedma fedmd fedmeta fedmgda fednh fednova fedntd fedopt fedpac fedpara fedpcl fedpd fedphp fedproto fedproxvr
-    fedrecon fedrod fedrolex fedrs fedsam fedsim fedsoft fedsplit fedtgp fedtp fedvarp fedweit fedyogi fesem flame flexcfl flis
+    fedkd fedlc fedma fedmd fedmeta fedmgda fednh fednova fedntd fedpac fedpara fedpcl fedpd fedphp fedproto fedproxvr
+    fedrecon fedrod fedrolex fedrs fedsam fedsim fedsoft fedsplit fedtgp fedtp fedvarp fedweit fesem flame flexcfl flis
     fltrust gpfl heterofl multikrum bulyan ktpfl lg lgfedavg lgfl localsgd mime mimelite mocha moon pacfl perfedavg
     perfedme pfedclub pfedgraph pfedhn pfedla pfedme pflego qfedavg qffl scaffnew scaffold slowmo splitfed stocfl tct wecfl
     zeno
@@ -67,7 +67,10 @@ OTHER_ALGORITHMS = frozenset(_OTHERS.split())
 :func:`~coterie.settings.field_names.spelled`."""
 
 EQUIVALENTS = {
-    "fedprox": "FedProx is fedavg with the setting training.proximal, such as 0.01",
+    "fedavgm": "FedAvgM is fedopt with the setting fedopt.preset = fedavgm",
+    "fedadagrad": "FedAdagrad is fedopt with the setting fedopt.preset = fedadagrad",
+    "fedadam": "FedAdam is fedopt with the setting fedopt.preset = fedadam",
+    "fedyogi": "FedYogi is fedopt with the setting fedopt.preset = fedyogi",
     "fedsgd": "FedSGD is fedavg with the settings training.steps = 1 and training.batch = 0",
     "local": "training without a server is the method independent",
     "localonly": "training without a server is the method independent",

@@ -53,6 +53,43 @@ def fedavg() -> Drawing:
     return drawing
 
 
+def fedprox() -> Drawing:
+    """Clients that differ, each on a spring to the model that it was sent."""
+    drawing = sheet(
+        "FedProx",
+        "not far from the shared model",
+        "Three clients train towards data that lie in different directions. A spring of strength "
+        "mu holds each near the model that it was sent.",
+    )
+    model(drawing, MIDDLE, 40, side=36)
+    for x, colour in zip(THREE, ("c0", "c1", "c2"), strict=True):
+        client(drawing, x, 140, colour)
+        between(drawing, (x, 140), (MIDDLE + (x - MIDDLE) / 5, 52), gaps=(20, 16), colour=colour)
+    spring(drawing, 206, 40, 72)
+    drawing.text(242, 24, "μ", anchor="middle", italic=True, size=16)
+    return drawing
+
+
+def fedopt() -> Drawing:
+    """The mean update of each group goes through an optimizer of its own."""
+    drawing = sheet(
+        "FedOpt",
+        "an optimizer moves each group's model",
+        "The mean update of a group's clients goes into an optimizer at the server, which remembers "
+        "m and v. The optimizer moves the group's model. A second group has an optimizer of its own.",
+    )
+    for y, colour in ((54, "c0"), (128, "c1")):
+        for x, height in ((36, y - 16), (58, y + 2), (34, y + 18)):
+            client(drawing, x, height, colour, 8)
+        drawing.arrow((76, y), (136, y), colour=colour, width=STRONG)
+        drawing.text(106, y - 10, "Δ", anchor="middle", italic=True, size=16)
+        drawing.box(140, y - 22, 84, 44, fill="panel", stroke="accent", stroke_width=STRONG)
+        drawing.text(182, y + 6, "m, v", anchor="middle", italic=True, size=16)
+        drawing.arrow((228, y), (286, y), colour=colour, width=STRONG)
+        model(drawing, 312, y, colour, side=40)
+    return drawing
+
+
 def fedfa() -> Drawing:
     """One model that looks to the clients that it fits badly."""
     drawing = sheet(

@@ -735,7 +735,7 @@ def order_of(content: RecordDict) -> Order:
 # others.
 
 
-METHODS_FOR_ANY_APP = ("fedavg", "cfl", "flhc", "hcct", "hcct-e")
+METHODS_FOR_ANY_APP = ("fedavg", "fedopt", "cfl", "flhc", "hcct", "hcct-e")
 """Methods in which such apps can take part, with the methods' default settings."""
 
 
