@@ -251,7 +251,7 @@ def test_an_algorithm_that_is_not_included_is_no_slip_of_one_that_is(name: str) 
         method_class(name)
     assert "did you mean" not in str(caught.value)
     assert (
-        EQUIVALENTS.get(name) or "which is not included; a method of your own runs in Python"
+        EQUIVALENTS.get(name) or "which is not included; a method of your own runs by its place"
     ) in str(caught.value)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,9 @@ from coterie.cli.arguments import EXTENSIONS
 from coterie.contrib.tracking import TRACKERS
 from coterie.extensions import BrokenExtension, ExtensionWarning, entry_points
 from coterie.methods import METHODS, method_class
+from coterie.records.record import Record
 from coterie.settings import UserError
+from coterie.testing import check_method
 
 MODULE = '''
 import argparse
@@ -105,6 +108,21 @@ def test_a_method_of_another_package_is_listed_set_run_and_resumed(
     assert method_class("mine")(zeal=7).zeal == 7
     with pytest.raises(UserError, match="zeal"):
         method_class("mine")(zeel=7)
+
+
+@pytest.mark.slow
+def test_the_package_of_the_examples_registers_its_method(site: Path, tmp_path: Path) -> None:
+    tree = tmp_path / "method_package"
+    shutil.copytree(Path(__file__).parents[1] / "examples" / "method_package", tree)
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target", str(site)]
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, str(tree)], check=True)
+    assert method_class("damped")(damping=0.5).damping == 0.5
+    check_method(method_class("damped")())
+    run = ["--scenario", "synthetic/groups", "--method", "damped", "--rounds", "1", "--workers=1"]
+    assert main(["run", *run, "--out", str(tmp_path / "run")]) == 0
+    assert "class" not in Record(tmp_path / "run").description()["methods"][0]
+    assert main(["resume", str(tmp_path / "run")]) == 0
+    sys.modules.pop("damped_fedavg")
 
 
 def test_a_command_of_another_package(site: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,6 +25,7 @@ needs, a warning names its package, and everything else works.
 
 from __future__ import annotations
 
+import importlib.machinery
 import os
 import sys
 import warnings
@@ -34,7 +35,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
-from coterie.settings import UserError
+from coterie.settings import UserError, nearest
 
 PREFIX = "coterie."
 """The groups of entry points that are read begin with this."""
@@ -191,6 +192,65 @@ def provided(group: str, name: str) -> Any:
 def warn(error: BrokenExtension) -> None:
     """Warn of an extension that cannot be used."""
     warnings.warn(str(error), ExtensionWarning, stacklevel=2)
+
+
+def imported(name: str, kind: str) -> Any:
+    """Import ``package.module:Name``, also from the current folder.
+
+    Args:
+        name: The name.
+        kind: The kind of object that has it, for the error message.
+
+    Returns:
+        The object.
+
+    Raises:
+        UserError: It cannot be imported.
+    """
+    module_name, _, attribute = name.partition(":")
+    # An installed command does not search the current folder.
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        module = import_module(module_name)
+    # The user's module can raise anything.
+    except Exception as error:
+        raise UserError(f"the {kind} {name!r} cannot be imported: {error}") from error
+    try:
+        return getattr(module, attribute)
+    # A module may have a __getattr__ of its own.
+    except Exception as error:
+        likely_name = nearest(attribute, vars(module))
+        raise UserError(f"the {kind} {name!r} cannot be imported: {error}{likely_name}") from error
+
+
+def check_consent(name: str, file: str, kind: str = "model") -> None:
+    """Check that a file does not name a model, a scenario or a method that is code.
+
+    Args:
+        name: Its name.
+        file: The file that names it.
+        kind: The kind of object that has the name, for the message.
+
+    Raises:
+        UserError: It is code; the message has the place of the code.
+    """
+    module, colon, _ = name.partition(":")
+    if not colon:
+        return
+    package = module.partition(".")[0]
+    # The code is found and not imported: that would run it.
+    package_spec = None
+    if package.isidentifier():
+        package_spec = importlib.machinery.PathFinder.find_spec(package, [*sys.path, os.getcwd()])
+    code_path = package_spec and (
+        package_spec.origin or next(iter(package_spec.submodule_search_locations or ()), None)
+    )
+    code_origin = f"from {code_path}" if code_path else "from wherever Python finds it"
+    raise UserError(
+        f"{file} names the {kind} {name!r}, which is code: Coterie would import {module!r} "
+        f"{code_origin}; if you trust it, pass --trust-code, or trust_code=True in Python"
+    )
 
 
 class Registry(Mapping[str, ExtensionType], Generic[ExtensionType]):

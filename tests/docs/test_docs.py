@@ -285,6 +285,11 @@ PLACEHOLDERS = {
 }
 PLACEHOLDERS["runs/first/auto-seed0/run.toml"] = "experiments/digits.toml"
 PLACEHOLDERS["mysites:sites"] = "digits/iid"  # the page's own code, which another test runs
+# Methods that are not installed here; tests of methods by their places and of extensions run such commands.
+PLACEHOLDERS["k_means:KMeansFL"] = "ifca"
+PLACEHOLDERS["k_means.groups=3"] = "ifca.models=3"
+PLACEHOLDERS["damped"] = "fedavg"
+PLACEHOLDERS["damped.damping=0.5"] = "fedavg.fraction=0.5"
 
 
 @pytest.mark.parametrize(("page", "command"), sorted(set(calls())), ids=lambda text: text)

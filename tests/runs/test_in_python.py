@@ -536,15 +536,12 @@ def test_clients_join_and_leave_by_their_names() -> None:
         extended(("a", "b", "c"), attendance=coterie.Attendance(joins={"cc": 2}))
 
 
-class OwnFedAvg(FedAvg):
-    """A method of a user."""
+def test_runs_of_an_own_method_continue_with_it(tmp_path: Path) -> None:
+    class OwnFedAvg(FedAvg):
+        """A method of a user, which cannot be imported."""
 
-    name = "mine"
+        name = "mine"
 
-
-def test_runs_of_an_own_method_continue_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     folder = tmp_path / "runs"
     runs = coterie.begin(
         "digits/iid", folder, ["fedavg", OwnFedAvg(fraction=0.5)], rounds=2, workers=1

@@ -141,7 +141,9 @@ def parser(extensions: Mapping[str, Command] | None = None) -> tuple[Parser, dic
     # Commands that show runs, commands about the files of runs, and lists.
     _add_reading_arguments(command_parsers)
     _add_file_arguments(command_parsers)
-    command_parsers["methods"].add_argument("name", metavar="M", nargs="?", help="a method")
+    command_parsers["methods"].add_argument(
+        "name", metavar="M", nargs="?", help="a method, or package.module:Class of your own"
+    )
     command_parsers["scenarios"].add_argument("name", metavar="S", nargs="?", help="a scenario")
     # The commands of extensions come last, as in the help.
     for command_name, extension in (EXTENSIONS if extensions is None else extensions).items():
@@ -236,7 +238,10 @@ def _add_run_arguments(parser: Parser) -> None:
     # What is run: the scenario, the methods, and their settings.
     parser.add_argument("--scenario", metavar="S", help="see coterie scenarios")
     parser.add_argument(
-        "--method", metavar="M", action="append", help="see coterie methods; may be repeated"
+        "--method",
+        metavar="M",
+        action="append",
+        help="see coterie methods, or package.module:Class of your own; may be repeated",
     )
     parser.add_argument(
         "--set",
@@ -308,7 +313,7 @@ def consent_options(parser: Parser) -> None:
     parser.add_argument(
         "--trust-code",
         action="store_true",
-        help="allow a recorded file to import its model package.module:Name",
+        help="allow a recorded file to import its model, scenario or method package.module:Name",
     )
     parser.add_argument(
         "--secret-file", metavar="FILE", help="file with the boundary's secret (COTERIE_SECRET)"

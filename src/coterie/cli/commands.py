@@ -70,10 +70,10 @@ def export(arguments: argparse.Namespace) -> int:
     from coterie.runs.export import MODELS_FILE, SHARED_FILE, save
     from coterie.runs.folders import reopen
 
-    with Steps(watched(), "writing models of runs", len(reopen(arguments.run))) as steps:
-        export_folder = save(
-            arguments.run, arguments.to, progress=steps.step, warn=note, **given(arguments)
-        )
+    consent = given(arguments)
+    num_runs = len(reopen(arguments.run, **consent))
+    with Steps(watched(), "writing models of runs", num_runs) as steps:
+        export_folder = save(arguments.run, arguments.to, progress=steps.step, warn=note, **consent)
     # One models.json per run; the tensors that models share are no model.
     model_lists = sorted(export_folder.rglob(MODELS_FILE))
     num_models = 0

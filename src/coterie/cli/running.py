@@ -114,6 +114,8 @@ def options(arguments: argparse.Namespace, spec: Spec) -> Spec:
     Returns:
         The changed tables.
     """
+    from coterie.methods._named import CLASS
+
     spec = dict(spec)
     # The name of the scenario changes; its settings in the file stay.
     if arguments.scenario:
@@ -122,9 +124,15 @@ def options(arguments: argparse.Namespace, spec: Spec) -> Spec:
         # A method that the file has keeps its settings.
         method_tables = []
         for method_name in dict.fromkeys(arguments.method):
-            tables_of_file = [table for table in spec["methods"] if table["name"] == method_name]
+            tables_of_file = []
+            for table in spec["methods"]:
+                if method_name in (table["name"], table.get(CLASS)):
+                    tables_of_file.append(table)
             method_tables += tables_of_file or [{"name": method_name}]
         spec["methods"] = method_tables
+        # What the user names himself needs no further consent.
+        if "origin" in spec:
+            spec["origin"] = dataclasses.replace(spec["origin"], chosen=tuple(arguments.method))
     for key in PLAIN_OPTIONS:
         if getattr(arguments, key) is not None:
             spec[key] = getattr(arguments, key)
@@ -289,13 +297,16 @@ def _live_page(wanted: bool, folder: Path, live: Live) -> Iterator[_LivePage]:
 
 def _to_continue(arguments: argparse.Namespace, run: Run, folder: Path) -> str:
     """The end of a sentence that says how a run continues which has stopped."""
+    from coterie.methods._named import place_of
+
     options_to_repeat = [f" --track {name}" for name in arguments.track]
     if arguments.watch:
         options_to_repeat.append(" --watch")
     if arguments.address:
         options_to_repeat.append(f" --address {arguments.address}")
     # A name with a colon stands for code: package.module:Name.
-    if ":" in run.experiment.setup.model or ":" in run.experiment.scenario:
+    has_own_code = ":" in run.experiment.setup.model or ":" in run.experiment.scenario
+    if has_own_code or place_of(type(run.method)):
         options_to_repeat.append(" --trust-code")
     if arguments.secret_file:
         options_to_repeat.append(f" --secret-file {arguments.secret_file}")

@@ -35,6 +35,7 @@ from coterie.data.scaling import ScalingSettings, standardized
 from coterie.data.shift import Shift, ShiftSettings, crop_and_flip, deal
 from coterie.data.splits import HoldOutSettings, Selections, Views, hold_out
 from coterie.data.world import ClientData, Drift, World, with_attacks
+from coterie.extensions import imported
 from coterie.models import nets
 from coterie.randomness import Purpose, numpy_generator, seeded
 from coterie.settings import (
@@ -685,7 +686,7 @@ class OwnWorld:
         # A run that continues may have only the function's name.
         made = self.made
         if made is None and self.source:
-            made = nets.imported(self.source, "scenario")
+            made = imported(self.source, "scenario")
         if made is None:
             raise UserError(
                 "the run began with a world given in Python: pass it to coterie.reopen(FOLDER, world=...) to continue"

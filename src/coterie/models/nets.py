@@ -8,11 +8,7 @@ use single layers refer to these names. No network ends in a softmax.
 
 from __future__ import annotations
 
-import importlib
-import importlib.machinery
 import math
-import os
-import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +18,7 @@ from typing import Any, Literal
 
 import torch
 
+from coterie.extensions import imported
 from coterie.models.layout import averaged
 from coterie.randomness import seeded
 from coterie.settings import SettingError, UserError, nearest
@@ -364,35 +361,6 @@ def _try(name: str, shape: Shape, classes: int) -> None:
         raise UserError(f"the model {name!r} has no trainable parameter")
 
 
-def check_consent(name: str, file: str, kind: str = "model") -> None:
-    """Check that a file does not name a model, or a scenario, that is code.
-
-    Args:
-        name: Its name.
-        file: The file that names it.
-        kind: The kind of object that has the name, for the message.
-
-    Raises:
-        UserError: It is code; the message has the place of the code.
-    """
-    module, colon, _ = name.partition(":")
-    if name in MODELS or not colon:
-        return
-    package = module.partition(".")[0]
-    # The code is found and not imported: that would run it.
-    package_spec = None
-    if package.isidentifier():
-        package_spec = importlib.machinery.PathFinder.find_spec(package, [*sys.path, os.getcwd()])
-    code_path = package_spec and (
-        package_spec.origin or next(iter(package_spec.submodule_search_locations or ()), None)
-    )
-    code_origin = f"from {code_path}" if code_path else "from wherever Python finds it"
-    raise UserError(
-        f"{file} names the {kind} {name!r}, which is code: Coterie would import {module!r} "
-        f"{code_origin}; if you trust it, pass --trust-code, or trust_code=True in Python"
-    )
-
-
 def builder(name: str) -> Builder:
     """Return the builder called ``name``.
 
@@ -412,27 +380,3 @@ def builder(name: str) -> Builder:
         raise UserError(f"there is no model {name!r}{nearest(name, MODELS)} (known: {model_names})")
     user_builder: Builder = imported(name, "model")
     return user_builder
-
-
-def imported(name: str, kind: str) -> Any:
-    """Import ``package.module:Name``, also from the current folder.
-
-    Args:
-        name: The name.
-        kind: The kind of object that has it, for the error message.
-
-    Returns:
-        The object.
-
-    Raises:
-        UserError: It cannot be imported.
-    """
-    module_name, _, attribute = name.partition(":")
-    # An installed command does not search the current folder.
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-    try:
-        return getattr(importlib.import_module(module_name), attribute)
-    # The user's module can raise anything.
-    except Exception as error:
-        raise UserError(f"the {kind} {name!r} cannot be imported: {error}") from error

@@ -17,11 +17,12 @@ from coterie.boundary import Boundary
 from coterie.core import LONGEST_NAME, Effect, Sign, Training
 from coterie.data import target_scale
 from coterie.methods import METHODS
+from coterie.methods._named import places_in
 from coterie.pooling import sound
 from coterie.printable import printable
 from coterie.records.codec import DamagedError
 from coterie.robust import Robust
-from coterie.settings import UserError, build
+from coterie.settings import UnknownName, UserError, build
 
 LARGEST_INTEGER = 2**63 - 1
 """The largest integer of a record: 64 bits with a sign."""
@@ -298,8 +299,8 @@ _WORLD_CHECKS: Mapping[str, Callable[[Any], bool]] = {
 def _check_settings(description: Mapping[str, Any]) -> None:
     """Check that every known setting would be accepted now.
 
-    A federation may have a method of its own, whose settings are not known. The secret is not in
-    the document.
+    A method of a user's own is code, which reading never imports: its settings are not known. The
+    secret is not in the document.
     """
     # A file of another version may have settings that this one refuses.
     method_table = description["methods"][0]
@@ -308,7 +309,8 @@ def _check_settings(description: Mapping[str, Any]) -> None:
         (Boundary, description["boundary"]),
         (Robust, description["robust"]),
     ]
-    if method_table["name"] in METHODS:
+    names_code = any(places_in(method_table))
+    if method_table["name"] in METHODS and not names_code:
         tables_by_class.append((METHODS[method_table["name"]], method_table))
     for settings_class, table in tables_by_class:
         # A method's table also has its name, which is no setting.
@@ -319,6 +321,9 @@ def _check_settings(description: Mapping[str, Any]) -> None:
                 settings[class_field.name] = table[class_field.name]
         try:
             build(settings_class, settings)
+        except UnknownName:
+            # A setting is a method of a user's own that cannot be imported.
+            continue
         except (UserError, TypeError, ValueError) as error:
             raise DamagedError(str(error)) from error
 

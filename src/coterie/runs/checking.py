@@ -32,8 +32,9 @@ from coterie.records.round_line import MATRICES_FOLDER, load_matrices
 from coterie.records.shown import Shown, ends
 from coterie.records.store import LOCK_FILE, PART_SUFFIX, Checkpoints, check_schema, write_whole
 from coterie.records.text_files import EDITABLE_ENTRIES, read_recorded, read_toml
+from coterie.runs.experiment import OwnMethodError
 from coterie.runs.export import MODELS_FILE, SHARED_FILE
-from coterie.runs.folders import OwnMethodError, reopen
+from coterie.runs.folders import reopen
 from coterie.runs.loading import read_document, read_model
 from coterie.settings import UserError
 from coterie.settings.calls import public

@@ -3,7 +3,8 @@
 In TOML, everything may be left out, but the file must not be empty::
 
     scenario = "digits/label-permutation"  # or a table: name = "...", and settings of it
-    methods = ["fedavg", "cfl"]   # or tables: [[methods]] name = "cfl", and settings of it, or preset = "paper"
+    methods = ["fedavg", "cfl"]   # or tables: [[methods]] name = "cfl", and settings of it, or preset = "paper";
+                                  # of your own: "package.module:Class"
     rounds = 40
     seeds = [0, 1, 2]             # or a number of seeds, 3; or seed = 0
     target = 0.95                 # stop a run when its mean accuracy reaches this
@@ -29,8 +30,8 @@ In TOML, everything may be left out, but the file must not be empty::
     mean = "trimmed-mean"
 
 The ``run.toml`` of a run directory is such a file too, with all settings. A recorded file may come
-from another person, so three things are not taken from it: code (a model ``package.module:Name``),
-and a boundary's secret and the address of a cluster, which are not in it.
+from another person, so three things are not taken from it: code (a model, a scenario or a method
+``package.module:Name``), and a boundary's secret and the address of a cluster, which are not in it.
 """
 
 from __future__ import annotations
@@ -50,12 +51,16 @@ from coterie.data.adversaries import COLLUDING
 from coterie.data.scenario import OwnWorld, Scenario, find, label
 from coterie.data.world import World
 from coterie.engines.workers import Hardware
-from coterie.extensions import Registry, entry_points
+from coterie.extensions import Registry, check_consent, entry_points
 from coterie.files import expanded
 from coterie.methods import made as made_method
-from coterie.methods import method_class
-from coterie.methods._presets import built
-from coterie.models import nets
+from coterie.methods._named import (
+    made_of_table,
+    method_table,
+    place_of,
+    places_in,
+    without_class,
+)
 from coterie.notebook.tables import count, some
 from coterie.records.record import EXPERIMENT_FILE, ROUNDS_FILE, RUN_FILE
 from coterie.records.store import CHECKPOINTS_KEPT
@@ -88,6 +93,10 @@ Spec = dict[str, Any]
 a list of such tables."""
 
 
+class OwnMethodError(UserError):
+    """A recorded experiment has a method of a user's own, which was not given and may not be imported."""
+
+
 @public
 @dataclass(frozen=True, kw_only=True)
 class Origin:
@@ -97,11 +106,13 @@ class Origin:
         file: The path of the file.
         secret: The text by which its boundary's secret can be recognized, if it has one.
         trusted: Whether the caller allows that code named in the file is imported.
+        chosen: Places of methods that the caller has named himself, as ``package.module:Class``.
     """
 
     file: str
     secret: str | None = None
     trusted: bool = False
+    chosen: tuple[str, ...] = ()
 
     def check_scenario(self, setup: Scenario | OwnWorld) -> None:
         """Check that the caller allows the import of the scenario, if its name stands for code.
@@ -113,7 +124,32 @@ class Origin:
             UserError: The caller has not allowed it.
         """
         if not self.trusted and isinstance(setup, OwnWorld) and setup.made is None:
-            nets.check_consent(setup.source, self.file, "scenario")
+            check_consent(setup.source, self.file, "scenario")
+
+    def check_methods(
+        self, tables: Iterable[Mapping[str, Any]], own_methods: Mapping[str, type[Any]]
+    ) -> None:
+        """Check that the caller allows the import of all methods that are code, also of those in settings.
+
+        Args:
+            tables: The tables of the methods.
+            own_methods: Name -> class of the methods that the caller has given.
+
+        Raises:
+            OwnMethodError: The caller has not allowed it.
+        """
+        # What the caller has given or named needs no further consent.
+        allowed_places = {*self.chosen, *map(place_of, own_methods.values())}
+        for table in () if self.trusted else tables:
+            # A class that was given is not imported, wherever the file says that it is.
+            is_given = table["name"] in own_methods
+            for place in places_in(without_class(table) if is_given else table):
+                if place in allowed_places:
+                    continue
+                try:
+                    check_consent(place, self.file, "method")
+                except UserError as error:
+                    raise OwnMethodError(error.args[0]) from None
 
 
 @public
@@ -205,6 +241,14 @@ class Experiment:
             )
         if not self.methods:
             raise SettingError("Experiment.methods must name at least one method")
+        # A name stands for one class: folders and reports know no more of a method.
+        class_of_name: dict[str, type[Any]] = {}
+        for method in self.methods:
+            first_class = class_of_name.setdefault(method.name, type(method))
+            if first_class is not type(method):
+                raise SettingError(
+                    f"Experiment.methods has two classes of the name {method.name!r}: give one another name"
+                )
         # The hardware checks its own settings: device, precision, width.
         self.hardware()
         if self.address is not None and self.engine != "ray":
@@ -291,7 +335,7 @@ class Experiment:
             UserError: The name stands for code, and the caller has not allowed its import.
         """
         if self.origin is not None and not self.origin.trusted:
-            nets.check_consent(model_name, self.origin.file)
+            check_consent(model_name, self.origin.file)
             self.origin.check_scenario(self.setup)
 
     def check_secret(self) -> None:
@@ -336,7 +380,7 @@ class Experiment:
         if isinstance(self.setup, Scenario):
             scenario_table |= plain(self.setup, without=("training",))
         tables: Spec = {"scenario": scenario_table}
-        tables["methods"] = [{"name": method.name, **plain(method)} for method in self.methods]
+        tables["methods"] = list(map(method_table, self.methods))
         # TOML has no value for None, so such settings are left out.
         for setting_name in PLAIN_SETTINGS:
             setting_value = getattr(self, setting_name)
@@ -425,8 +469,8 @@ def read(path: Path | str, *, trust_code: bool = False, secret: int | None = Non
 
     Args:
         path: An experiment file, or a ``run.toml`` or ``experiment.toml`` that Coterie recorded.
-        trust_code: Whether a model that a recorded file names as ``package.module:Name`` may be
-            imported.
+        trust_code: Whether a model, a scenario or a method that a recorded file names as
+            ``package.module:Name`` may be imported.
         secret: The boundary's secret, if a recorded file had one; None for the environment's
             COTERIE_SECRET.
 
@@ -644,12 +688,10 @@ def make(
     scenario_name = spec["scenario"].pop("name")
     # The scenario by its name, with the settings of its table.
     chosen_setup = _changed_setup(find(scenario_name), spec["scenario"])
-    # Each method from its table, by its class.
-    chosen_methods = []
-    for method_table in spec["methods"]:
-        method_settings = dict(method_table)
-        method_type = method_class(method_settings.pop("name"), own_methods)
-        chosen_methods.append(built(method_type, method_settings))
+    # Each method from its table, by its class. A class is only imported with consent.
+    if "origin" in spec:
+        spec["origin"].check_methods(spec["methods"], own_methods)
+    chosen_methods = [made_of_table(table, own_methods) for table in spec["methods"]]
     # Settings that the tables leave out have their defaults.
     plain_settings = {name: spec[name] for name in (*PLAIN_SETTINGS, "seeds") if name in spec}
     return Experiment(

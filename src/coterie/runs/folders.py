@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core import Method
+from coterie.core.needs import all_methods
 from coterie.data.scenario import OwnWorld
 from coterie.data.world import World
 from coterie.engines import rounds as inprocess
 from coterie.files import Folder, within
 from coterie.methods import METHODS
 from coterie.methods import made as made_method
+from coterie.methods._named import CLASS
 from coterie.notebook.progress import tell
 from coterie.notebook.tables import count, some
 from coterie.records.checksum import sealed_toml
@@ -31,6 +33,7 @@ from coterie.records.text_files import read_recorded, to_toml
 from coterie.runs.experiment import (
     DEMO_METHODS,
     Experiment,
+    OwnMethodError,
     data_folder,
     make,
     own,
@@ -131,6 +134,9 @@ def _again(experiment: Experiment, folder: Path) -> Runs:
     recorded_spec = read(recorded_file)
     # The same settings, methods and data, or the folder is not for these runs.
     given_spec = json.loads(json.dumps(experiment.spec()))
+    # A class may have moved since, and an older record does not say where it was.
+    for tables in (recorded_spec, given_spec):
+        tables["methods"] = list(map(_without_places, tables["methods"]))
     # Methods may be added to those of an experiment; its runs stay as they are.
     added_methods: list[Any] = []
     if recorded_file.name == EXPERIMENT_FILE:
@@ -150,9 +156,7 @@ def _again(experiment: Experiment, folder: Path) -> Runs:
         )
     runs = _runs(experiment, folder)
     for recorded_run in runs if recorded_file.name == EXPERIMENT_FILE else ():
-        _check_place(
-            recorded_run, folder, {method.name: type(method) for method in experiment.methods}
-        )
+        _check_place(recorded_run, folder, _classes(experiment.methods))
     for seed in experiment.seeds:
         # Only runs that began have recorded their clients and data.
         begun_runs = [
@@ -195,7 +199,9 @@ def _added_methods(
     Of two methods of one name the folders are numbered, so such a method cannot be added.
     """
     names = [method.name for method in experiment.methods]
-    given_methods = json.loads(json.dumps(experiment.spec()))["methods"]
+    given_methods = [
+        _without_places(table) for table in json.loads(json.dumps(experiment.spec()))["methods"]
+    ]
     has_all = all(recorded_method in given_methods for recorded_method in recorded_methods)
     if not has_all or len(set(names)) < len(names):
         return []
@@ -204,6 +210,13 @@ def _added_methods(
         for method, table in zip(experiment.methods, given_methods, strict=True)
         if table not in recorded_methods
     ]
+
+
+def _without_places(table: Any) -> Any:
+    """A method's table without the places of classes, also in its settings."""
+    if not isinstance(table, Mapping):
+        return table
+    return {key: _without_places(value) for key, value in table.items() if key != CLASS}
 
 
 def _has_runs(folder: Path) -> bool:
@@ -340,10 +353,6 @@ def _runs(experiment: Experiment, folder: Path) -> Runs:
     return Runs(folder_runs)
 
 
-class OwnMethodError(UserError):
-    """A run has a method of a user's own, which was not given."""
-
-
 @public
 def reopen(
     folder: Folder,
@@ -360,8 +369,8 @@ def reopen(
         folder: The folder. It may come from another person: no code that it names is imported, no
             link in it is followed. A :class:`Run` brings the world that was given in Python, and
             your own methods.
-        trust_code: Whether a model or a scenario that it names as ``package.module:Name`` may be
-            imported, if the run needs it.
+        trust_code: Whether a model, a scenario or a method that it names as
+            ``package.module:Name`` may be imported, if the run needs it.
         secret: The boundary's secret, if there was one; None for the environment's COTERIE_SECRET.
             Without it, such a run cannot continue.
         world: The world, or the function that makes it, of a run that began with one.
@@ -394,7 +403,8 @@ def reopen(
             f"world must be a World, or a function that makes the world of a seed, got {brief(given_world)}"
         )
     # The classes of methods of a user's own; their settings are recorded.
-    own_methods = {method.name: type(method) for method in map(made_method, methods)}
+    own_methods_given = list(map(made_method, methods))
+    own_methods = _classes(own_methods_given)
     folder = Path(folder)
     for file_name in (EXPERIMENT_FILE, RUN_FILE):
         if not ((folder / file_name).is_file() or (folder / file_name).is_symlink()):
@@ -403,7 +413,8 @@ def reopen(
         _check_recorded(recorded_file)
         # The experiment as it was recorded, with what only the caller can give.
         recorded_spec = read(recorded_file, trust_code=trust_code, secret=secret)
-        _check_methods(recorded_spec, own_methods, recorded_file)
+        given_names = [method.name for method in own_methods_given]
+        _check_methods(recorded_spec, own_methods, given_names, recorded_file)
         experiment = make(recorded_spec, own_methods)
         if secret is not None and (experiment.origin is None or experiment.origin.secret is None):
             raise SettingError(f"{folder} was recorded without a secret: leave out secret")
@@ -413,11 +424,21 @@ def reopen(
             experiment = replace(experiment, address=address)
         reopened_runs = _runs(experiment, folder)
         for reopened_run in reopened_runs if file_name == EXPERIMENT_FILE else ():
-            _check_place(reopened_run, folder, own_methods)
+            # The classes are there now: the files of the runs import nothing.
+            _check_place(reopened_run, folder, _classes(experiment.methods))
         if world is not None and not brings_world:
             _check_given_world(world, reopened_runs)
         return reopened_runs
     raise _no_runs(folder)
+
+
+def _classes(methods: Iterable[Any]) -> dict[str, type[Any]]:
+    """Name -> class of methods, and of those that they run."""
+    return {
+        inner_method.name: type(inner_method)
+        for method in methods
+        for inner_method in all_methods(method)
+    }
 
 
 def _check_recorded(recorded_file: Path) -> None:
@@ -429,20 +450,23 @@ def _check_recorded(recorded_file: Path) -> None:
 
 
 def _check_methods(
-    recorded_spec: Mapping[str, Any], own_methods: Mapping[str, type[Any]], recorded_file: Path
+    recorded_spec: Mapping[str, Any],
+    own_methods: Mapping[str, type[Any]],
+    given_names: Sequence[str],
+    recorded_file: Path,
 ) -> None:
-    """Check that every method of an experiment is known."""
-    # A recorded method of a user's own names no code that could be imported.
+    """Check that every method of an experiment is known, and every given one is of the experiment."""
+    # A recorded method of a user's own that cannot be imported names no class.
     for method_settings in recorded_spec["methods"]:
         method_name = method_settings["name"]
-        if method_name not in {**METHODS, **own_methods}:
+        if CLASS not in method_settings and method_name not in {**METHODS, **own_methods}:
             raise OwnMethodError(
                 f"{recorded_file} has the method {method_name!r}, which is not one of Coterie's; if it is yours, use Python: "
                 f"coterie.reopen({str(recorded_file.parent)!r}, methods=[...])"
             )
     # A method that is given for nothing was meant to be run.
     recorded_names = [method_settings["name"] for method_settings in recorded_spec["methods"]]
-    for method_name in own_methods:
+    for method_name in given_names:
         if method_name not in recorded_names:
             raise UserError(
                 f"{recorded_file.parent} has no run of the method {method_name!r} (it has {some(recorded_names)}): "

@@ -16,8 +16,8 @@ from coterie.core import Client
 from coterie.data.objective import COMBINED, mean_probability
 from coterie.data.target_scale import of_record, predicting, sound
 from coterie.engines.served import Ensemble
+from coterie.extensions import check_consent
 from coterie.files import read_within
-from coterie.models import nets as models
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.records import checksum
@@ -214,7 +214,7 @@ def _made(
                 f"{folder} has models of a custom net; pass its class or a function that makes it: coterie.load(..., model=Net)"
             )
         if not trust_code:
-            models.check_consent(str(net_description.get("name")), str(folder / MODELS_FILE))
+            check_consent(str(net_description.get("name")), str(folder / MODELS_FILE))
         return fresh(net_description, folder / MODELS_FILE, available_numbers), str(
             net_description.get("name")
         )

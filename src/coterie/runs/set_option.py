@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from coterie.boundary import Boundary
 from coterie.core import Training
 from coterie.data.scenario import SCENARIO_PARTS, OwnWorld, Scenario, find, flat_name
-from coterie.methods import METHODS, method_class
+from coterie.methods import METHODS
+from coterie.methods._named import CLASS, class_of_table, method_class, without_class
 from coterie.methods._presets import PRESET, presets_of
 from coterie.robust import Robust
 from coterie.runs.experiment import OWN_FIELDS, PLAIN_SETTINGS, Spec
@@ -41,6 +42,12 @@ class SettingPlace(NamedTuple):
     values: dict[str, Any]
 
     @property
+    def module(self) -> str:
+        """The module of a user's own method, which stands for it as well; empty for any other table."""
+        place = self.values.get(CLASS, "") if self.kind == "method" else ""
+        return str(place).partition(":")[0]
+
+    @property
     def dotted(self) -> str:
         """The name of the table and the key, with a dot between."""
         return f"{self.table}.{self.key}"
@@ -53,7 +60,7 @@ class SettingPlace(NamedTuple):
             value = {**part_table, SCENARIO_PARTS[self.key].main: value}
         if self.kind == "method" and self.key == PRESET:
             # The preset counts before what the table had.
-            for setting_name in presets_of(method_class(self.table)).get(str(value), {}):
+            for setting_name in presets_of(class_of_table(self.values)).get(str(value), {}):
                 self.values.pop(setting_name, None)
         self.values[self.key] = value
 
@@ -79,11 +86,11 @@ def assign(spec: Spec, text: str) -> Spec:
     Args:
         spec: The experiment's tables; they stay as they are.
         text: ``key=value``. The key is ``method.KEY`` (for each method that has it), ``NAME.KEY``
-            for one method, ``training.KEY``, ``scenario.KEY``, ``experiment.KEY``, ``boundary.KEY``
-            or ``robust.KEY``; or KEY alone, if only one of method, training, scenario and
-            experiment has it. ``target`` alone is the column of a scenario of a table. A setting
-            of a part of the scenario is also ``scenario.PART.KEY``, and ``scenario.PART`` takes a
-            table of them.
+            for one method (for one of your own also ``MODULE.KEY``), ``training.KEY``,
+            ``scenario.KEY``, ``experiment.KEY``, ``boundary.KEY`` or ``robust.KEY``; or KEY alone,
+            if only one of method, training, scenario and experiment has it. ``target`` alone is the
+            column of a scenario of a table. A setting of a part of the scenario is also
+            ``scenario.PART.KEY``, and ``scenario.PART`` takes a table of them.
 
     Returns:
         The changed tables.
@@ -106,7 +113,7 @@ def assign(spec: Spec, text: str) -> Spec:
         "training": dict(spec["training"]),
         "boundary": dict(spec["boundary"]),
         "robust": dict(spec["robust"]),
-        "methods": list(map(dict, spec["methods"])),
+        "methods": _with_names(spec),
     }
     try:
         # TOML's notation, or the text itself.
@@ -134,6 +141,21 @@ def assign(spec: Spec, text: str) -> Spec:
         for place in matching_places:
             place.set(flat_value)
     return spec
+
+
+def _with_names(spec: Spec) -> list[dict[str, Any]]:
+    """The tables of the methods, a user's own by the name of its class and the place."""
+    if "origin" in spec:
+        spec["origin"].check_methods(spec["methods"], {})
+    tables = []
+    for table in spec["methods"]:
+        names = {"name": table["name"]}
+        if ":" in table["name"]:
+            names = {"name": method_class(table["name"]).name, CLASS: table["name"]}
+        elif CLASS in table:
+            names[CLASS] = table[CLASS]
+        tables.append({**names, **without_class(table)})
+    return tables
 
 
 def _flat_settings(spec: Spec, dotted_key: str, value: Any) -> dict[str, Any]:
@@ -169,7 +191,7 @@ def _flat_settings(spec: Spec, dotted_key: str, value: Any) -> dict[str, Any]:
 
 def _places(spec: Spec) -> Iterator[SettingPlace]:
     for method_table in spec["methods"]:
-        for setting_key in _method_keys(method_class(method_table["name"])):
+        for setting_key in _method_keys(class_of_table(method_table)):
             yield SettingPlace("method", method_table["name"], setting_key, method_table)
     for setting_key in settings_of(Training):
         yield SettingPlace("training", "training", setting_key, spec["training"])
@@ -213,7 +235,9 @@ def _dataset_name(spec: Spec) -> str:
 def _dotted(places: list[SettingPlace], dotted_key: str) -> list[SettingPlace]:
     # The part before the dot is a table, or the name of a method.
     table_name, _, setting_name = dotted_key.rpartition(".")
-    table_places = [place for place in places if table_name in (place.table, place.kind)]
+    table_places = [
+        place for place in places if table_name in (place.table, place.kind, place.module)
+    ]
     if not table_places:
         known_tables = dict.fromkeys([*map(attrgetter("table"), places), "method"])
         if table_name in METHODS:

@@ -586,13 +586,16 @@ def parse(text: str) -> Any:
         ValueError: Coterie does not accept the value anywhere: see :func:`toml`.
 
     Example:
-        >>> parse("0.5"), parse("[1, 2]"), parse("true"), parse("none"), parse("ward")
-        (0.5, [1, 2], True, None, 'ward')
+        >>> parse("0.5"), parse(".5"), parse("[1, 2]"), parse("true"), parse("none"), parse("ward")
+        (0.5, 0.5, [1, 2], True, None, 'ward')
     """
     import tomllib
 
     if text.lower() == "none":
         return None
+    # TOML has no number without a digit before its point.
+    if re.fullmatch(r"[+-]?\.\d+", text):
+        return float(text)
     try:
         return toml(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -19,6 +19,7 @@ from coterie.engines.flower.federation import FederationSettings
 from coterie.engines.flower.messages import OtherTensors
 from coterie.engines.flower.nodes import NodeMemory
 from coterie.engines.flower.schemas import checked_memory
+from coterie.methods._named import method_table
 from coterie.models import nets
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
@@ -119,7 +120,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
     def _settings(self) -> dict[str, Any]:
         settings = self.settings
         return {
-            "methods": [{"name": settings.method.name, **plain(settings.method)}],
+            "methods": [method_table(settings.method)],
             "training": plain(settings.training),
             "boundary": plain(settings.boundary),
             "robust": plain(settings.robust),

@@ -271,7 +271,8 @@ class MethodStrategy(Strategy):
 
         These keys of the run config count; an app may have other keys.
 
-        - ``method``: a name of :data:`coterie.METHODS`; without it, ``auto``.
+        - ``method``: a name of :data:`coterie.METHODS`, or ``package.module:Class`` of your own;
+          without it, ``auto``.
         - ``<method>.<setting>``, ``training.<setting>``, ``boundary.<setting>``,
           ``robust.<setting>``: settings.
         - ``metrics.<metric>``: the name that apps use for a metric.
@@ -291,8 +292,8 @@ class MethodStrategy(Strategy):
             UserError: A setting is not allowed, or the list of clients cannot be read.
         """
         # The method with its settings, and warnings about keys that look misspelled.
-        method_name = str(config.get("method", "auto"))
-        method = built(method_class(method_name), _table(config, method_name))
+        method_type = method_class(str(config.get("method", "auto")))
+        method = built(method_type, _table(config, method_type.name))
         for warning_text in _misspelled_keys(config, method):
             log.warning(warning_text)
         # Entries that are arguments of the strategy. In a run config, an empty text means that the
