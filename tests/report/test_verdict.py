@@ -509,7 +509,7 @@ def test_an_explanation_compares_with_the_experiments_baselines(tmp_path: Path) 
     assert compared.endswith(
         "better for 1 of 2 clients (client 0) and significantly worse for none."
     )
-    assert words(own, width=1000).startswith(" ".join(found))
+    assert f"\n\n{' '.join(found)}\n" in words(own, width=1000)
     assert (
         "in round 1, the mean accuracy of cfl is 0.350 higher"
         in explain(own, round=1)["verdict"][1]

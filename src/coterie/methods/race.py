@@ -485,6 +485,8 @@ class Race:
         state = replace(state, reports=state.reports + min(reporting_count / client_count, 1.0))
         state, limited_clients = _with_differences(state, reporting_count, limited)
         notes = [fence_note(limited_clients)] if limited_clients else []
+        if state.past:
+            notes.append(_standing(state, self.display_names))
         # 2. An arm that falls behind is dropped.
         for simple_arm, complex_arm in pairs(state.arms, state.arms):
             # Another comparison of this round may have dropped one of them.
@@ -948,6 +950,40 @@ LOSS = "held-out loss"
 EXPECTED_LOSS = "expected held-out loss"
 
 
+HELD_OUT_EXAMPLES = "held-out examples"
+"""Label of a note: the number of examples, or of subjects, on which arms are compared."""
+
+REPORTS = "reports of each client"
+"""Label of a note: how many reports each client has sent, on average, since the arms started."""
+
+_DIFFERENCE = re.compile(r"loss of (\S+) less (\S+)")
+
+
+def recorded_differences(
+    numbers: Mapping[str, float | None],
+) -> dict[tuple[str, str], tuple[float, float]]:
+    """Return the differences of held-out losses that a note of a race has.
+
+    Args:
+        numbers: The numbers of the note.
+
+    Returns:
+        Two arms -> (loss of the first less that of the second, its standard error).
+
+    Example:
+        >>> recorded_differences({"loss of a less b": 0.5, "standard error of a less b": 0.1, "expected": 0.4})
+        {('a', 'b'): (0.5, 0.1)}
+    """
+    differences = {}
+    for number_name, difference in numbers.items():
+        if names := _DIFFERENCE.fullmatch(number_name):
+            error = numbers.get(f"standard error of {names[1]} less {names[2]}")
+            # Records have no infinite numbers.
+            if difference is not None and error is not None:
+                differences[names[1], names[2]] = (difference, error)
+    return differences
+
+
 def _note_of_arm(note: Note, display_name: str, number: int, serves: bool) -> Note:
     """An arm's note. If the arm does not serve the clients, their groups are not the ones of which the note tells."""
     labels = {**note.labels, "arm": number}
@@ -975,6 +1011,35 @@ def _numbers(state: RaceState) -> dict[str, float]:
         numbers[f"loss of {simple_arm} less {complex_arm}"] = history[-1].mean
         numbers[f"standard error of {simple_arm} less {complex_arm}"] = history[-1].error
     return numbers
+
+
+def _standing(state: RaceState, display_names: Mapping[str, str]) -> Note:
+    """Say how far apart the arms are at the end of a round, before one of them may be dropped.
+
+    It changes nothing. Reports read from it how sure a choice is, and what is still open.
+    """
+    held_out_counts: dict[Client, int] = {}
+    for reports in state.seen.values():
+        for client, (_, _, count) in reports.items():
+            held_out_counts[client] = count
+    differences = []
+    for report_key, history in state.past.items():
+        if report_key.endswith(OFFERED):
+            continue
+        simple_arm, complex_arm = (display_names[arm] for arm in report_key.split(" "))
+        latest = history[-1]
+        differences.append(
+            f"{simple_arm} less {complex_arm} {latest.mean:.3g} ± {latest.error:.2g}"
+        )
+    num_examples = sum(held_out_counts.values())
+    return Note(
+        kind="standing",
+        # Of all clients that have reported: their ids would be the longest part of a record.
+        clients=(),
+        text=f"difference of losses on {num_examples} held-out examples: {'; '.join(differences)}",
+        numbers=_numbers(state),
+        labels={HELD_OUT_EXAMPLES: num_examples, REPORTS: math.floor(state.reports + 1e-6)},
+    )
 
 
 def _reporting_clients(state: RaceState) -> set[Client]:

@@ -73,7 +73,7 @@ def _numbers(contest: Contest, grouped: MethodTrials) -> dict[str, Any]:
         second = grouped
     if first is None or first is second:
         mean = _mean_number(contest, second)
-        client, worst = _worst(contest, second)
+        client, worst = worst_client(contest, second)
         worst_number = {"value": worst, "label": "worst client", "about": f"client {client}"}
         return {"numbers": [mean, {**worst_number, "worst": None}], "gains": None}
     numbers = [_mean_number(contest, first), _mean_number(contest, second)]
@@ -93,12 +93,12 @@ def _mean_number(contest: Contest, method: MethodTrials) -> dict[str, Any]:
         about = num_groups if len(contest.seeds) == 1 else f"{num_groups} on average"
         if method.num_personal:
             about = f"{about}, {method.num_personal:.3g} of the clients with a personal model"
-    _, worst = _worst(contest, method)
+    _, worst = worst_client(contest, method)
     return {"value": contest.mean_score(method), "label": label, "about": about, "worst": worst}
 
 
-def _worst(contest: Contest, method: MethodTrials) -> tuple[ClientId | None, float | None]:
-    """Return the client with the worst score with a method, and the score."""
+def worst_client(contest: Contest, method: MethodTrials) -> tuple[ClientId | None, float | None]:
+    """Return the client with the worst score with a method, and the score; None for both without a test."""
     scores = []
     for client in contest.clients:
         score = contest.client_score(method, client)

@@ -21,7 +21,7 @@ def sureness(contest: Contest, method: MethodTrials) -> str:
     """
     if method.name in BASELINES or len(method.first.summary["groups"]) < 2:
         return ""
-    reasons = [_beyond_chance(method), _over_seeds(method), _loss_of_one_model(contest, method)]
+    reasons = [beyond_chance(method), same_over_seeds(method), _loss_of_one_model(contest, method)]
     # One seed without any evidence says nothing.
     if len(method.trials) == 1 and not reasons[0] and not reasons[2]:
         return ""
@@ -29,8 +29,8 @@ def sureness(contest: Contest, method: MethodTrials) -> str:
     return f"How sure are the groups? {in_words[:1].upper()}{in_words[1:]}."
 
 
-def _beyond_chance(method: MethodTrials) -> str:
-    """The p-value by which clients differ, with the seed for which it is weakest; empty if the method has none."""
+def beyond_chance(method: MethodTrials) -> str:
+    """Return the p-value by which clients differ, with the seed for which it is weakest; empty if the method has none."""
     p_values = [trial.evidence.p for trial in method.trials.values() if trial.evidence is not None]
     if not p_values:
         return ""
@@ -44,8 +44,8 @@ def _beyond_chance(method: MethodTrials) -> str:
     return f"clients differ beyond chance (p {equals}{at_most})"
 
 
-def _over_seeds(method: MethodTrials) -> str:
-    """With how many seeds the method found the same groups."""
+def same_over_seeds(method: MethodTrials) -> str:
+    """Return with how many seeds the method found the same groups."""
     num_seeds = len(method.trials)
     if num_seeds == 1:
         return "one seed was run, so it is not known whether others find the same groups"

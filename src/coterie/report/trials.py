@@ -12,6 +12,7 @@ from coterie.data.scenario import FEDERATION
 from coterie.pooling import ErrorSums
 from coterie.records.record import Record
 from coterie.records.shown import ClientId, Line, personal_clients, shown_as, sums_of
+from coterie.report.candidates import Candidates, candidates
 from coterie.report.gathered import examines_groups
 from coterie.report.learning import Losses
 from coterie.report.limits import Limit, limited
@@ -49,6 +50,7 @@ class Trial:
         cautions: What the data warn of.
         evidence: The strongest evidence for groups, or None.
         limits: What limits on single clients changed.
+        candidates: How a race chose the models in use, up to the last round; None for other methods.
         by_time: How test examples follow the others in time, as a sentence; empty if they are
             drawn at random.
     """
@@ -71,6 +73,7 @@ class Trial:
     evidence: GroupEvidence | None = None
     limits: Sequence[Limit] = ()
     by_time: str = ""
+    candidates: Candidates | None = None
 
     def losses_until(self, last_round: int | None) -> Losses:
         """Return the losses up to a round; None for all."""
@@ -139,6 +142,7 @@ def trial(run: Path | str, description: Mapping[str, Any], lines: Sequence[Line]
         evidence=strongest_evidence(lines),
         limits=limits,
         by_time=by_time(world),
+        candidates=candidates(description["methods"][0], lines),
     )
 
 

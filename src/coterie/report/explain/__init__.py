@@ -16,6 +16,7 @@ from typing import Any
 from coterie.files import Folder
 from coterie.records.shown import ClientId
 from coterie.records.text_files import finite
+from coterie.report import screen
 from coterie.report.explain import client_history, run_history
 from coterie.report.explain.view import RunHistory, read
 from coterie.settings.calls import public
@@ -100,9 +101,17 @@ def _values(history: RunHistory, client: ClientId | None) -> dict[str, Any]:
 
 def _text(history: RunHistory, values: dict[str, Any], client: ClientId | None, width: int) -> str:
     """Return the explanation with these values as text."""
-    is_of_run = client is None
-    paragraphs = run_history.text(history, values) if is_of_run else client_history.text(values)
-    return "\n".join(_wrapped(indentation, text, width) for indentation, text in paragraphs)
+    width = max(width, MIN_WIDTH)
+    screen_lines = []
+    if client is None:
+        # What a person reads first; the reasons follow.
+        name = _wrapped(0, run_history.name_of_run(values), width)
+        screen_lines = [name, *screen.lines(values["screen"], width), ""]
+        paragraphs = run_history.text(history, values)
+    else:
+        paragraphs = client_history.text(values)
+    paragraph_lines = [_wrapped(indentation, text, width) for indentation, text in paragraphs]
+    return "\n".join([*screen_lines, *paragraph_lines])
 
 
 def _wrapped(indentation: int, text: str, width: int) -> str:
@@ -110,7 +119,7 @@ def _wrapped(indentation: int, text: str, width: int) -> str:
     further_indentation = indentation + 1 if indentation else 0
     return textwrap.fill(
         text,
-        max(width, MIN_WIDTH),
+        width,
         initial_indent="  " * indentation,
         subsequent_indent="  " * further_indentation,
         break_long_words=False,

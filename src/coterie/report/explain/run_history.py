@@ -16,6 +16,7 @@ from coterie.report.explain.view import Clients, NoteView, RunHistory, clients_o
 from coterie.report.limits import refused_sentence
 from coterie.report.listing import first_line
 from coterie.report.ranking import with_baselines, with_other_seeds
+from coterie.report.screen import screen
 from coterie.report.summary import agreement, last_tested, without
 from coterie.report.trials import MethodTrials, trial
 from coterie.report.verdict import sentences, verdict
@@ -46,6 +47,7 @@ def run_history(history: RunHistory) -> dict[str, Any]:
     truth = history.truth
     # 2. The run among the runs of other methods, and against the true groups.
     contest, run_in_contest = rivals(history)
+    over_seeds = rivals_over_seeds(history)
     rand_index = agreement(
         without(history.groups, history.adversaries),
         truth and without(truth, history.adversaries),
@@ -59,6 +61,7 @@ def run_history(history: RunHistory) -> dict[str, Any]:
     last_note_of_all = last_of_all(history, notes)
     return {
         **heading(history),
+        "screen": screen(contest, run_in_contest, over_seeds[1] if over_seeds else None),
         "verdict": sentences(verdict(contest, run_in_contest)),
         "groups": list(map(list, history.groups)),
         "true_groups": truth and list(map(list, truth)),
@@ -263,14 +266,16 @@ def _groups_among(clients: set[ClientId], line: Line) -> set[Clients]:
 
 
 def text(history: RunHistory, explanation: dict[str, Any]) -> list[Paragraph]:
-    """Return the paragraphs of a run's explanation.
+    """Return the paragraphs of a run's explanation, which follow its screen.
 
     Args:
         history: The run.
         explanation: What :func:`run_history` returned.
     """
+    texts = [" ".join(explanation["verdict"]), explanation["about"]]
     return [
-        *title(explanation),
+        *[(0, text) for text in texts if text],
+        (0, ""),
         *_left_out_words(explanation),
         *_refused_words(history),
         *_away_words(history),
@@ -280,18 +285,27 @@ def text(history: RunHistory, explanation: dict[str, Any]) -> list[Paragraph]:
     ]
 
 
-def title(explanation: dict[str, Any], start: str = "") -> list[Paragraph]:
-    """Return the verdict, the run's method, scenario, seed, round and number of groups, and how the method decides.
+def name_of_run(explanation: dict[str, Any]) -> str:
+    """Return the run's method, scenario, seed, round and number of groups.
 
     Args:
         explanation: The explanation of the run or of a client.
-        start: The beginning of the sentence.
     """
-    run = (
-        f"{start}{explanation['method']} in {explanation['title']}, seed {explanation['seed']}, "
+    return (
+        f"{explanation['method']} in {explanation['title']}, seed {explanation['seed']}, "
         f"after round {explanation['round']} of {explanation['rounds']}: "
         f"{count(len(explanation['groups']), 'group')}."
     )
+
+
+def title(explanation: dict[str, Any], start: str = "") -> list[Paragraph]:
+    """Return the verdict, the name of the run, and how the method decides.
+
+    Args:
+        explanation: The explanation of a client.
+        start: The beginning of the sentence about the run.
+    """
+    run = f"{start}{name_of_run(explanation)}"
     texts = [" ".join(explanation["verdict"]), run, explanation["about"]]
     paragraphs = [(0, text) for text in texts if text]
     return [*paragraphs, (0, "")]
