@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import csv
+import io
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy import stats
 
+import coterie
+from coterie.cli import main
 from coterie.report.compared import Comparison
-from coterie.report.over_seeds import over_seeds
+from coterie.report.over_seeds import over_seeds, paired_p_value
 from coterie.settings import UserError
 
 
@@ -135,3 +142,82 @@ def test_an_interval_that_says_nothing_gives_way_to_the_standard_deviation() -> 
     assert "0.505 (sd 0.013)" in Comparison(rows).to_table(columns=["score"], spread="sd")
     with pytest.raises(UserError, match="the spread of a table must be interval or sd"):
         Comparison(rows).to_table(spread="range")
+
+
+def of_seeds(method: str, *scores: float) -> dict[str, Any]:
+    row = entry(method, scores[0], 0.5, 1.0, seeds=list(range(len(scores))))
+    return {**row, "score": over_seeds(list(scores), "accuracy")}
+
+
+def test_what_does_not_differ_from_the_best_by_the_paired_test_is_bold_too() -> None:
+    rows = [
+        of_seeds("best", 0.80, 0.90, 0.85),
+        of_seeds("tied", 0.79, 0.92, 0.82),  # better and worse: p is far above 0.05
+        of_seeds("worse", 0.70, 0.801, 0.749),  # by 0.1 with each seed
+    ]
+    lines = Comparison(rows).to_table(columns=["score"]).splitlines()
+    bold = [line.split(" | ")[0].strip("| ") for line in lines[2:5] if "**" in line]
+    assert bold == ["best", "tied"]
+    assert lines[5:] == [
+        "",
+        "Bold: the best mean of a column, and each that does not differ from it significantly "
+        "(paired t-test over 3 seeds, p >= 0.05).",
+    ]
+    assert Comparison(rows).to_table("latex", ["score"]).startswith("% Bold: the best")
+    # The test is that of SciPy.
+    differences = np.array([0.80, 0.90, 0.85]) - [0.79, 0.92, 0.82]
+    assert paired_p_value(list(differences)) == pytest.approx(stats.ttest_1samp(differences, 0)[1])
+
+
+def test_the_test_pairs_seeds_and_not_positions() -> None:
+    rows = [of_seeds("best", 0.5, 0.7, 0.9), of_seeds("other", 0.89, 0.69, 0.49)]
+    rows[1]["seeds"] = [2, 1, 0]  # with each seed 0.01 less, up to rounding
+    rows[1]["score"] = over_seeds([0.8901, 0.69, 0.4901], "accuracy")
+    assert "**" not in Comparison(rows).to_table(columns=["score"]).splitlines()[3]
+
+
+def test_numbers_for_programs_are_complete() -> None:
+    rows = [of_seeds("a", 0.5, 0.75, 1.0), of_seeds("b", 0.25, 0.5, 0.75)]
+    (first, second) = csv.DictReader(io.StringIO(Comparison(rows).to_table("csv", ["score"])))
+    assert (first["method"], first["seeds"], first["accuracy"]) == ("a", "3", "0.75")
+    assert float(second["accuracy sd"]) == 0.25
+    assert float(first["accuracy low"]) < 0.75 < float(first["accuracy high"])
+    with pytest.raises(UserError, match=r"no column 'scor'; did you mean score\?"):
+        Comparison(rows).to_table("csv", ["scor"])
+
+
+def test_means_over_test_examples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    clients = []
+    for size in (40, 400):
+        x = np.random.default_rng(size).normal(size=(size, 3)).astype(np.float32)
+        clients.append((x, (x[:, 0] > 0).astype(np.int64)))
+    runs = coterie.begin(
+        coterie.from_lists(clients),
+        tmp_path / "runs",
+        ["fedavg", "independent"],
+        rounds=2,
+        workers=1,
+    ).finish()
+    sizes = runs[0].record.description()["world"]["tests"]
+    assert sizes[0] < sizes[1]
+    (by_clients, _), (by_examples, _) = coterie.compare(runs), coterie.compare(runs, by="examples")
+    accuracies = list(coterie.summary(runs[0])["score"]["per_client"].values())
+    assert by_clients["score"]["mean"] == pytest.approx(np.mean(accuracies))
+    mean = np.average(accuracies, weights=sizes)
+    assert by_examples["score"]["mean"] == by_examples["accuracy"]["mean"] == pytest.approx(mean)
+    deviation = np.average((accuracies - mean) ** 2, weights=sizes) ** 0.5
+    assert by_examples["std"]["mean"] == pytest.approx(deviation)
+    assert by_examples["worst"] == by_clients["worst"]
+    assert "by" not in by_clients
+    # On the command line.
+    folder = str(tmp_path / "runs")
+    assert main(["compare", folder, "--by", "examples", "--latex", "--columns", "score,loss"]) == 0
+    assert "method & accuracy over examples & loss over examples" in capsys.readouterr().out
+    assert main(["compare", folder, "--by", "examples"]) == 0
+    assert "Means of metrics are over test examples" in capsys.readouterr().out
+    assert main(["compare", folder, "--markdown"]) == main(["compare", folder, "--csv"]) == 0
+    capsys.readouterr()
+    for words in (["--columns", "loss"], ["--by", "examples", "--clients"]):
+        assert main(["compare", folder, *words]) == 2
+    with pytest.raises(UserError, match="by must be clients or examples"):
+        coterie.compare(runs, by="rows")

@@ -345,8 +345,27 @@ def _add_reading_arguments(command_parsers: dict[str, Parser]) -> None:
     )
     command_parsers["compare"].add_argument(
         "--table",
-        choices=("markdown", "latex"),
-        help="print the table of a paper: means ± half the 95%% interval, the best in bold",
+        choices=("markdown", "latex", "csv"),
+        help="print the table of a paper: means ± half the 95%% interval, in bold the best and what is as good",
+    )
+    for form in ("markdown", "latex", "csv"):
+        command_parsers["compare"].add_argument(
+            f"--{form}",
+            dest="table",
+            action="store_const",
+            const=form,
+            help=f"the same as --table {form}",
+        )
+    command_parsers["compare"].add_argument(
+        "--columns",
+        metavar="A,B,...",
+        help="the numbers of this table: score, worst, std, loss, ari, bytes_up, ..., or any metric",
+    )
+    command_parsers["compare"].add_argument(
+        "--by",
+        choices=("clients", "examples"),
+        default="clients",
+        help="what counts equally in the mean of a metric: clients, or their test examples (clients)",
     )
     command_parsers["compare"].add_argument(
         "--metric",

@@ -34,9 +34,16 @@ def compare(arguments: argparse.Namespace) -> int:
     from coterie.report.compared import compare as compared
 
     # The same function as in Python; only the form of the output differs.
-    if arguments.metric and (arguments.against is not None or arguments.clients):
-        raise UsageError("--metric changes the table alone: use it without --against and --clients")
-    results = compared(arguments.runs, metric=arguments.metric)
+    by_examples = arguments.by == "examples"
+    if arguments.against is not None or arguments.clients:
+        for option, is_given in (("--metric", arguments.metric), ("--by", by_examples)):
+            if is_given:
+                raise UsageError(
+                    f"{option} changes the table alone: use it without --against and --clients"
+                )
+    if arguments.columns is not None and arguments.table is None:
+        raise UsageError("--columns is for a table: add --markdown, --latex or --csv")
+    results = compared(arguments.runs, metric=arguments.metric, by=arguments.by)
     if arguments.against is not None:
         differences = results.against(arguments.against)
         say(to_json(differences) if arguments.json else str(differences))
@@ -48,11 +55,15 @@ def compare(arguments: argparse.Namespace) -> int:
     elif arguments.json:
         say(to_json(results))
     elif arguments.table is not None:
-        say(results.to_table(arguments.table, spread=arguments.spread).rstrip("\n"))
+        columns = arguments.columns.split(",") if arguments.columns else ()
+        table = results.to_table(arguments.table, columns, spread=arguments.spread)
+        say(table.rstrip("\n"))
     else:
         terminal.console(sys.stdout).print(terminal.comparison(results))
-        # Which method to use, where there are several; that is by the main metric.
-        if arguments.metric:
+        if by_examples:
+            say("\nMeans of metrics are over test examples: a client counts by how many it has.")
+        # Which method to use, where there are several; that is by the main metric, and by clients.
+        if arguments.metric or by_examples:
             return 0
         if len(results) > 1:
             for verdict in results.verdicts():

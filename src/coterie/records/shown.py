@@ -231,12 +231,16 @@ def _note(naming: Shown, recorded_note: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def spread(recorded_line: Line, metric_name: str = "") -> dict[str, Any]:
+def spread(
+    recorded_line: Line, metric_name: str = "", weights: Mapping[str, float] | None = None
+) -> dict[str, Any]:
     """Statistics of a metric in a tested round.
 
     Args:
         recorded_line: The record of the round.
         metric_name: The name of the metric; the main one if it is empty.
+        weights: Client -> its weight in mean and standard deviation, such as its number of test
+            examples; None for equal weights.
 
     Returns:
         ``mean``, ``std`` (the standard deviation of exactly these clients, not an estimate) and
@@ -250,23 +254,37 @@ def spread(recorded_line: Line, metric_name: str = "") -> dict[str, Any]:
     honest_entries = _honest(recorded_line["clients"])
     value_of_client = {}
     honest_values = []
+    honest_weights = []
     for client_key, client_entry in recorded_line["clients"].items():
         value = client_entry.get(metric_name)
         value_of_client[client_key] = value
         # A client without a value counts only for the loss, of which nothing is known then.
         if client_key in honest_entries and (value is not None or metric_name == "loss"):
             honest_values.append(value)
+            honest_weights.append(1.0 if weights is None else weights.get(client_key, 0.0))
     # NumPy makes NaN of None, also if no client has a value.
     counted_values = np.array(honest_values or [None], dtype=np.float64)
     is_greater_better = naming.direction(metric_name) == "greater"
     worst_value = counted_values.min() if is_greater_better else counted_values.max()
     pooled_mean = pooled_over(recorded_line, honest_entries, metric_name)
+    mean = float(counted_values.mean())
+    deviation = float(counted_values.std())
+    if weights is not None:
+        mean, deviation = _weighted(counted_values, np.array(honest_weights))
     return {
-        "mean": float(counted_values.mean()) if pooled_mean is None else pooled_mean,
-        "std": float(counted_values.std()),
+        "mean": mean if pooled_mean is None else pooled_mean,
+        "std": deviation,
         "worst": float(worst_value),
         "per_client": value_of_client,
     }
+
+
+def _weighted(values: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
+    """The weighted mean of values ``(n,)`` and their weighted standard deviation; NaN if no value has a weight."""
+    if not weights.any():
+        return math.nan, math.nan
+    mean = float(np.average(values, weights=weights))
+    return mean, float(np.average((values - mean) ** 2, weights=weights)) ** 0.5
 
 
 def _honest(client_entries: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:

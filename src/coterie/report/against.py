@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import scipy
-
 from coterie.notebook.tables import frame
 from coterie.report.contest import Contest
-from coterie.report.noise import mean_value
-from coterie.report.over_seeds import over_seeds
+from coterie.report.over_seeds import over_seeds, paired_p_value
 from coterie.report.ranking import contests
 from coterie.report.setting_differences import world_titles
 from coterie.report.trials import MethodTrials, Trial
@@ -107,7 +104,7 @@ def _difference(contest: Contest, method: MethodTrials, rival: MethodTrials) -> 
         "round": contest.round,
         "seeds": list(of_seed),
         **over_seeds(list(of_seed.values()), "difference"),
-        "p": _paired_p_value(list(of_seed.values())),
+        "p": paired_p_value(list(of_seed.values())),
     }
     gain = None if contest.round is None else contest.mean_gain(method, rival)
     gain_of_client = {} if contest.round is None else contest.client_gains(method, rival)
@@ -116,16 +113,6 @@ def _difference(contest: Contest, method: MethodTrials, rival: MethodTrials) -> 
     entry["worse"] = [client for client, gain in gain_of_client.items() if gain.sign == -1]
     entry["text"] = f"{compare(contest, method, rival)} {_over_seeds_in_words(entry)}"
     return entry
-
-
-def _paired_p_value(differences: list[float]) -> float | None:
-    """The p-value of the paired t-test that the mean difference is 0; None for fewer than three, or if all are equal."""
-    summary = over_seeds(differences, "difference")
-    standard_deviation = summary["sd"]
-    if len(differences) < 3 or not standard_deviation:
-        return None
-    statistic = mean_value(differences) / (standard_deviation / len(differences) ** 0.5)
-    return float(2 * scipy.special.stdtr(len(differences) - 1, -abs(statistic)))
 
 
 def _over_seeds_in_words(entry: dict[str, Any]) -> str:

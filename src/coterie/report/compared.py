@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -13,7 +15,7 @@ from coterie.notebook.tables import count, frame, some, table
 from coterie.records.shown import ClientId
 from coterie.records.text_files import finite
 from coterie.report.over_seeds import over_seeds
-from coterie.report.paper_table import paper_table
+from coterie.report.paper_table import check_columns, paper_table
 from coterie.report.setting_differences import SAME_BUT_SEED, differences, named, world_titles
 from coterie.report.summary import Summary, expand, summary
 from coterie.report.words import numbered
@@ -40,6 +42,9 @@ COMPARED_NUMBERS = (
 )
 """Numbers of a summary whose means over seeds are compared."""
 
+ENDINGS = {"": "mean", " low": "low", " high": "high", " sd": "sd"}
+"""End of a column's name -> the part of the number over seeds that it has."""
+
 SCORE_PARTS = {"score": "mean", "worst": "worst", "std": "std"}
 """Compared numbers that are parts of a summary's score."""
 
@@ -64,7 +69,7 @@ class Comparison(list[dict[str, Any]]):
         """
         if each_seed:
             return frame(self._rows_of_seeds())
-        return frame(self._rows({"": "mean", " low": "low", " high": "high", " sd": "sd"}))
+        return frame(self._rows(ENDINGS))
 
     def to_table(
         self, form: str = "markdown", columns: Sequence[str] = (), spread: str = "interval"
@@ -72,20 +77,41 @@ class Comparison(list[dict[str, Any]]):
         """Return the table of a paper: means over seeds ± half the 95 % interval, the best in bold.
 
         With two seeds, and where the interval would leave the range of the metric, the standard
-        deviation over the seeds takes its place: ``0.784 (sd 0.042)``.
+        deviation over the seeds takes its place: ``0.784 (sd 0.042)``. Bold is also each mean that
+        does not differ significantly from the best of its column, by the paired t-test over three
+        seeds or more.
 
         Args:
-            form: ``markdown``, or ``latex`` for the package booktabs.
+            form: ``markdown``, ``latex`` for the package booktabs, or ``csv`` for programs: numbers
+                in full, with the ends of each interval and the standard deviation, and runs of
+                several scenarios in one table.
             columns: The numbers of an entry to show, such as ``score`` (the main metric), ``worst``,
-                ``std``, ``ari``, ``bytes_up``. Without them: the main metric, its worst client, the
-                adjusted Rand index if true groups are known, and what clients send.
-
+                ``std``, ``ari``, ``bytes_up``, or another metric. Without them: the main metric, its
+                worst client, the adjusted Rand index if true groups are known, and what clients
+                send; in CSV all.
             spread: ``interval``, or ``sd`` for the standard deviation over the seeds in all cells.
 
         Raises:
             UserError: An unknown form or column, or runs of several scenarios.
         """
+        if form == "csv":
+            return self._csv(columns)
         return paper_table(self, self.labels(), form, columns, spread)
+
+    def _csv(self, columns: Sequence[str]) -> str:
+        """The rows as comma-separated values."""
+        if self:
+            check_columns(self, columns)
+        rows = self._rows(ENDINGS, columns)
+        # Rows of several scenarios may have different metrics.
+        names: dict[str, None] = {}
+        for row in rows:
+            names |= dict.fromkeys(row)
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(names), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return text.getvalue()
 
     def labels(self) -> list[str]:
         """Return the methods' names; the settings in which several entries of one method differ are added."""
@@ -148,7 +174,9 @@ class Comparison(list[dict[str, Any]]):
     def _repr_html_(self) -> str:
         return table("Means over seeds", self._rows({"": "mean"}))
 
-    def _rows(self, part_of_ending: Mapping[str, str]) -> list[dict[str, Any]]:
+    def _rows(
+        self, part_of_ending: Mapping[str, str], columns: Sequence[str] = ()
+    ) -> list[dict[str, Any]]:
         """The rows; ``part_of_ending`` maps the end of a column's name to a part of the interval."""
         rows = []
         for entry, settings in zip(self, differences(self), strict=True):
@@ -159,7 +187,7 @@ class Comparison(list[dict[str, Any]]):
                 "scenario": entry["scenario"],
                 "seeds": len(entry["seeds"]),
             }
-            for key in (*COMPARED_NUMBERS, *entry["others"]):
+            for key in columns or (*COMPARED_NUMBERS, *entry["others"]):
                 column = entry["metric"] if key == "score" else key
                 for ending, part in part_of_ending.items():
                     row[f"{column}{ending}"] = entry[key].get(part)
@@ -185,7 +213,9 @@ class Comparison(list[dict[str, Any]]):
 
 
 @public
-def compare(runs: Folder | Iterable[Folder], *, metric: str = "") -> Comparison:
+def compare(
+    runs: Folder | Iterable[Folder], *, metric: str = "", by: str = "clients"
+) -> Comparison:
     """Compare methods, each over its seeds: one entry for all runs that differ in their seed alone.
 
     Args:
@@ -193,6 +223,8 @@ def compare(runs: Folder | Iterable[Folder], *, metric: str = "") -> Comparison:
             :func:`coterie.begin`.
         metric: The metric of the score, such as ``validation_accuracy`` or ``loss``; empty for the
             main metric. A verdict is always by the main metric.
+        by: What counts equally in a mean of a metric: ``clients``, or ``examples``, by which a
+            client has the weight of its test examples. A verdict is always by clients.
 
     Returns:
         One dict per entry. Each of score (the main metric, mean over clients; also under the
@@ -203,12 +235,16 @@ def compare(runs: Folder | Iterable[Folder], *, metric: str = "") -> Comparison:
         seeds and its 95% interval by Student's t, not beyond the limits of the metric; the standard
         deviation over the seeds, and the number with each seed. low and high are None for fewer than
         three seeds, sd for one. worst_client is the client with the worst value, if it is the same
-        in all seeds.
+        in all seeds. ``by`` is in entries whose means are over examples.
 
     Raises:
         UserError: If a folder has no runs, or a run does not have the metric.
     """
-    return Comparison(side_by_side(summary(run, metric=metric) for run in expand(runs)))
+    entries = side_by_side(summary(run, metric=metric, by=by) for run in expand(runs))
+    if by != "clients":
+        for entry in entries:
+            entry["by"] = by
+    return Comparison(entries)
 
 
 def side_by_side(summaries: Iterable[Summary]) -> list[dict[str, Any]]:

@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+import scipy
+
 from coterie.data.objective import metric_of
 from coterie.report.summary import interval
 
@@ -99,3 +101,26 @@ def over_seeds(values: Sequence[float | None], name: str) -> dict[str, Any]:
             if end_of_interval is not None:
                 result[end] = within_limits(end_of_interval, name)
     return {**result, "values": list(values)}
+
+
+def paired_p_value(differences: Sequence[float]) -> float | None:
+    """Return the p-value of the paired t-test that the mean difference is 0, two-sided.
+
+    Args:
+        differences: The difference of two methods with each seed.
+
+    Returns:
+        The p-value; None for fewer than three differences, or if all are equal.
+
+    Example:
+        >>> round(paired_p_value([0.1, 0.2, 0.3]), 3), paired_p_value([0.1, 0.2])
+        (0.074, None)
+    """
+    if len(differences) < MIN_SEEDS_OF_INTERVAL:
+        return None
+    mean = statistics.fmean(differences)
+    standard_deviation = statistics.stdev(differences)
+    if not standard_deviation:
+        return None
+    statistic = mean / (standard_deviation / len(differences) ** 0.5)
+    return float(2 * scipy.special.stdtr(len(differences) - 1, -abs(statistic)))

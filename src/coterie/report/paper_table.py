@@ -1,4 +1,8 @@
-"""The table of a paper: a row per method, means over seeds with half their interval, the best in bold."""
+"""The table of a paper: a row per method, means over seeds with half their interval.
+
+In each column the best mean is bold, and so is every mean that does not differ from it
+significantly: by the paired t-test over the seeds that both methods have, from three seeds on.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.data.objective import METRICS, metric_of
+from coterie.report.over_seeds import paired_p_value
 from coterie.report.setting_differences import world_titles
 from coterie.report.words import plus_minus
-from coterie.settings import UserError, nearest
+from coterie.settings import UserError, known_list, nearest
 
 Entry = Mapping[str, Any]
 """A row of :func:`coterie.compare`."""
 
-TABLE_FORMATS = ("markdown", "latex")
+TABLE_FORMATS = ("markdown", "latex", "csv")
+
+SIGNIFICANCE_LEVEL = 0.05
+"""A mean whose difference from the best has at least this p-value is as good as the best."""
 
 SPREADS = ("interval", "sd")
 """What follows a mean: half its 95 % interval, or the standard deviation over the seeds."""
@@ -38,10 +46,17 @@ MEGABYTE = 1e6
 
 @dataclass(frozen=True)
 class Cell:
-    """A mean in words, and whether it is the best of its column."""
+    """A mean in words.
+
+    Attributes:
+        text: The mean and its spread.
+        is_best: Whether it is the best of its column, or not significantly different from it.
+        tested: The number of seeds of the paired test with the best; 0 if there was none.
+    """
 
     text: str
     is_best: bool
+    tested: int = 0
 
 
 def default_columns(compared: Sequence[Entry]) -> list[str]:
@@ -81,12 +96,27 @@ def paper_table(
     rows = []
     for number, label in enumerate(labels):
         rows.append((label, [cells[number] for cells in cells_of_columns]))
-    return _markdown(titles, rows) if form == "markdown" else _latex(titles, rows)
+    seeds_of_tests = {cell.tested for cells in cells_of_columns for cell in cells} - {0}
+    note = _note(sorted(seeds_of_tests))
+    return _markdown(titles, rows, note) if form == "markdown" else _latex(titles, rows, note)
+
+
+def _note(seeds_of_tests: Sequence[int]) -> str:
+    """What bold means, if there were tests; otherwise an empty text."""
+    if not seeds_of_tests:
+        return ""
+    num_seeds = " or ".join(map(str, seeds_of_tests))
+    return (
+        "Bold: the best mean of a column, and each that does not differ from it significantly "
+        f"(paired t-test over {num_seeds} seeds, p >= {SIGNIFICANCE_LEVEL:g})."
+    )
 
 
 def _check(compared: Sequence[Entry], form: str, columns: Sequence[str]) -> None:
     if form not in TABLE_FORMATS:
-        raise UserError(f"the form of a table must be markdown or latex, got {form!r}")
+        raise UserError(
+            f"the form of a table must be {', '.join(TABLE_FORMATS[:-1])} or {TABLE_FORMATS[-1]}, got {form!r}"
+        )
     if not compared:
         raise UserError("there are no runs to make a table of")
     scenarios = sorted(set(world_titles(compared)))
@@ -95,23 +125,40 @@ def _check(compared: Sequence[Entry], form: str, columns: Sequence[str]) -> None
             f"a table is of one scenario, and these runs are of {len(scenarios)}: {'; '.join(scenarios)}; "
             "name the runs of one of them"
         )
+    check_columns(compared, columns)
+
+
+def check_columns(compared: Sequence[Entry], columns: Sequence[str]) -> None:
+    """Check that a comparison has these numbers.
+
+    Args:
+        compared: The rows of :func:`coterie.compare`.
+        columns: Numbers of a comparison.
+
+    Raises:
+        UserError: It does not have one of them.
+    """
     known = [
         name
         for name, value in compared[0].items()
-        if isinstance(value, Mapping) and "mean" in value
+        if isinstance(value, Mapping) and {"mean", "low"} <= set(value)
     ]
     for column in columns:
         if column not in known:
-            raise UserError(f"a table has no column {column!r}{nearest(column, known)}")
+            raise UserError(
+                f"a table has no column {column!r}{nearest(column, known)}{known_list(known)}"
+            )
 
 
 def _title(entry: Entry, column: str) -> str:
-    title = COLUMN_TITLES.get(column, column)
-    return title or str(entry["metric"])
+    title = COLUMN_TITLES.get(column, column) or str(entry["metric"])
+    # Only means of metrics are over clients or test examples.
+    is_mean = column in ("score", "loss", entry["metric"], *entry.get("others", ()))
+    return f"{title} over {entry['by']}" if is_mean and "by" in entry else title
 
 
 def _cells(compared: Sequence[Entry], column: str, spread: str) -> list[Cell]:
-    """A column: the mean over seeds ± half the 95 % interval; equal best ones are all marked."""
+    """A column: the mean over seeds ± half the 95 % interval; all that are as good as the best are marked."""
     in_megabytes = column.startswith("bytes")
     scale = MEGABYTE if in_megabytes else 1.0
     digits = 1 if in_megabytes or column in NEITHER_IS_BETTER else 3
@@ -127,10 +174,34 @@ def _cells(compared: Sequence[Entry], column: str, spread: str) -> list[Cell]:
         texts.append(plus_minus(value, digits, spread))
         means.append(None if value["mean"] is None else round(value["mean"], digits))
     best = _best(means, _better(compared[0], column))
-    return [
-        Cell(text, mean is not None and mean == best)
-        for text, mean in zip(texts, means, strict=True)
-    ]
+    cells = []
+    for entry, text, mean in zip(compared, texts, means, strict=True):
+        is_best = mean is not None and mean == best
+        tested = 0
+        # A paired test with the best decides whether another mean is as good.
+        if best is not None and mean is not None and not is_best:
+            differences = _differences(entry, compared[means.index(best)], column)
+            p_value = paired_p_value(differences)
+            if p_value is not None:
+                is_best = p_value >= SIGNIFICANCE_LEVEL
+                tested = len(differences)
+        cells.append(Cell(text, is_best, tested))
+    return cells
+
+
+def _differences(entry: Entry, other: Entry, column: str) -> list[float]:
+    """The differences of a number between two rows, with each seed that both have."""
+    values_of_rows = []
+    for row in (entry, other):
+        values = row[column].get("values", ())
+        values_of_rows.append(dict(zip(row["seeds"], values, strict=False)))
+    values_of_entry, values_of_other = values_of_rows
+    differences = []
+    for seed, value in values_of_entry.items():
+        other_value = values_of_other.get(seed)
+        if value is not None and other_value is not None:
+            differences.append(value - other_value)
+    return differences
 
 
 def _greatest(compared: Sequence[Entry], column: str) -> float:
@@ -162,7 +233,7 @@ def _best(means: Sequence[float | None], better: str | None) -> float | None:
     return min(known) if better == "smaller" else max(known)
 
 
-def _markdown(titles: Sequence[str], rows: Sequence[tuple[str, Sequence[Cell]]]) -> str:
+def _markdown(titles: Sequence[str], rows: Sequence[tuple[str, Sequence[Cell]]], note: str) -> str:
     lines = [
         f"| {' | '.join(titles)} |",
         f"| --- |{' ---: |' * (len(titles) - 1)}",
@@ -170,11 +241,14 @@ def _markdown(titles: Sequence[str], rows: Sequence[tuple[str, Sequence[Cell]]])
     for label, cells in rows:
         texts = [f"**{cell.text}**" if cell.is_best else cell.text for cell in cells]
         lines.append(f"| {' | '.join([label, *texts])} |")
+    if note:
+        lines += ["", note]
     return "\n".join(lines) + "\n"
 
 
-def _latex(titles: Sequence[str], rows: Sequence[tuple[str, Sequence[Cell]]]) -> str:
-    lines = [
+def _latex(titles: Sequence[str], rows: Sequence[tuple[str, Sequence[Cell]]], note: str) -> str:
+    lines = [f"% {note}"] if note else []
+    lines += [
         rf"\begin{{tabular}}{{l{'r' * (len(titles) - 1)}}}",
         r"\toprule",
         " & ".join(_escaped(title) for title in titles) + r" \\",

@@ -34,8 +34,12 @@ Summary = dict[str, Any]
 """One run as ``--json`` prints it: see :func:`summary`."""
 
 
+BY = ("clients", "examples")
+"""What counts equally in the mean of a metric: a client, or a test example."""
+
+
 @public
-def summary(run: Folder, *, metric: str = "") -> Summary:
+def summary(run: Folder, *, metric: str = "", by: str = "clients") -> Summary:
     """Summarize the run in directory ``run``, after all rounds completed so far.
 
     If the run has adversaries, ``ari`` and the means, ``std`` and ``worst`` cover the honest
@@ -44,6 +48,8 @@ def summary(run: Folder, *, metric: str = "") -> Summary:
     Args:
         run: A run directory.
         metric: The metric of the score, such as ``validation_accuracy``; empty for the main metric.
+        by: What counts equally in mean and std of metrics: ``clients``, or ``examples``, by which a
+            client has the weight of its test examples.
 
     Returns:
         A dict, with the keys below.
@@ -74,11 +80,13 @@ def summary(run: Folder, *, metric: str = "") -> Summary:
         - run_dir
 
     Raises:
-        UserError: If no round is completed yet.
+        UserError: If no round is completed yet, or ``by`` is neither.
     """
+    if by not in BY:
+        raise UserError(f"by must be {' or '.join(BY)}, got {by!r}")
     run = Path(run)
     description, lines = Record(run).shown()
-    return summarised(run, description, lines, limited(lines), metric)
+    return summarised(run, description, lines, limited(lines), metric, by)
 
 
 def summarised(
@@ -87,6 +95,7 @@ def summarised(
     lines: Sequence[Line],
     limits: Sequence[Limit],
     metric: str = "",
+    by: str = "clients",
 ) -> Summary:
     """Summarize a run, as :func:`summary` does, from records that have been read.
 
@@ -96,6 +105,7 @@ def summarised(
         lines: The completed rounds.
         limits: What limits on single clients changed in these rounds.
         metric: The metric of the score, see :func:`summary`.
+        by: What counts equally in means, see :func:`summary`.
 
     Returns:
         The summary, with the keys of :func:`summary`.
@@ -133,7 +143,7 @@ def summarised(
         "adversaries": adversaries,
         "few_tests": _clients_with_few_tests(world, metric),
         "isolated": isolated(last_line["groups"], adversaries),
-        **scores(lines, metric),
+        **scores(lines, metric, _weights(run, world, metric) if by == "examples" else None),
     }
     # Sums over all rounds.
     for count_name in ("bytes_up", "bytes_down", "exchanges", "evaluations"):
@@ -148,13 +158,32 @@ def summarised(
     return result
 
 
+def _sizes_of_scoring(world: Mapping[str, Any], metric: str) -> Sequence[int]:
+    """The numbers of examples with which each client's metrics were computed; empty if they are not recorded."""
+    if metric.startswith(VALIDATION):
+        return list(world.get("validation_rows", ()))
+    return list(world.get("tests", ()))
+
+
+def _weights(run: Path | str, world: Mapping[str, Any], metric: str) -> dict[str, float]:
+    """Client -> its number of examples, as its weight in means.
+
+    Raises:
+        UserError: The run has not recorded these numbers.
+    """
+    sizes = _sizes_of_scoring(world, metric)
+    if not sizes:
+        raise UserError(
+            f"{run} has not recorded how many test examples each client has: compare by clients"
+        )
+    return {str(client): float(size) for client, size in zip(world["clients"], sizes, strict=True)}
+
+
 def _clients_with_few_tests(world: Mapping[str, Any], metric: str) -> list[ClientId]:
     """Return the clients with so few rows to score that the worst value is mostly chance."""
-    test_sizes = world.get("test_subjects")
-    if metric.startswith(VALIDATION):
-        test_sizes = world.get("validation_rows", ())
-    elif test_sizes is None:
-        test_sizes = world.get("tests", ())
+    test_sizes = _sizes_of_scoring(world, metric)
+    if "test_subjects" in world and not metric.startswith(VALIDATION):
+        test_sizes = world["test_subjects"]
     return [
         client
         for client, test_size in zip(world["clients"], test_sizes, strict=False)
@@ -330,12 +359,15 @@ ABOUT = ("group", "adversary")
 """Entries about a client in a round's record that are not metrics."""
 
 
-def scores(lines: Sequence[Line], metric: str = "") -> Summary:
+def scores(
+    lines: Sequence[Line], metric: str = "", weights: Mapping[str, float] | None = None
+) -> Summary:
     """Return the main metric, the loss and each other metric of the last tested round of ``lines``.
 
     Args:
         lines: The completed rounds.
         metric: The metric that stands in the place of the main one; empty for the main metric.
+        weights: Client -> its weight in means, see :func:`coterie.records.shown.spread`.
 
     Raises:
         UserError: No client has a value of this metric.
@@ -363,9 +395,9 @@ def scores(lines: Sequence[Line], metric: str = "") -> Summary:
         )
     for name in metrics:
         if name != main_metric:
-            numbers[name] = spread(tested_line, name)["mean"]
+            numbers[name] = spread(tested_line, name, weights)["mean"]
     numbers["others"] = [name for name in metrics if name not in (main_metric, "loss")]
-    numbers["score"] = spread(tested_line, main_metric)
+    numbers["score"] = spread(tested_line, main_metric, weights)
     numbers[main_metric] = numbers["score"]
     return numbers
 
