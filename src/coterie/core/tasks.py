@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from coterie.core.clients import Client
-from coterie.settings import check, setting
+from coterie.core.optimizers import OWN_OPTIMIZERS, as_options, check_named, rate_of_round
+from coterie.settings import SettingError, check, setting
 from coterie.settings.calls import public
 
 Weighting = Literal["data", "uniform"]
@@ -28,6 +29,14 @@ class Training:
 
     lr: float = setting(0.1, "learning rate in the first round (η)", gt=0, lt=1e9)
     lr_decay: float = setting(1.0, "factor on the learning rate per communication round", gt=0)
+    schedule: str | None = setting(
+        None,
+        "learning rates over the rounds, times lr_decay's: a class of torch.optim.lr_scheduler, such as "
+        "torch.optim.lr_scheduler:CosineAnnealingLR",
+    )
+    schedule_options: tuple[str, ...] = setting(
+        (), "arguments of the schedule: a table, or name=value each"
+    )
     epochs: int = setting(
         1, "passes over the client's training data per exchange (E); 0: measure only", ge=0
     )
@@ -36,7 +45,11 @@ class Training:
         32, "examples per mini-batch (B); a smaller last batch is kept; 0: all examples", ge=0
     )
     optimizer: str = setting(
-        "sgd", "sgd or adam; its state is reset in every exchange", choices=("sgd", "adam")
+        "sgd",
+        "sgd, adam, or a class of torch.optim, such as torch.optim:AdamW; its state is reset in every exchange",
+    )
+    optimizer_options: tuple[str, ...] = setting(
+        (), "arguments of the optimizer of torch.optim: a table, or name=value each"
     )
     momentum: float = setting(0.0, "momentum of SGD", ge=0, lt=1)
     weight_decay: float = setting(0.0, "L2 penalty added to the gradient", ge=0)
@@ -46,7 +59,24 @@ class Training:
     proximal: float = setting(0.0, "weight of FedProx's proximal term (μ)", ge=0)
 
     def __post_init__(self) -> None:
+        for name in ("optimizer_options", "schedule_options"):
+            options = as_options(f"Training.{name}", getattr(self, name))
+            object.__setattr__(self, name, options)
         check(self)
+        check_named(self.optimizer, self.optimizer_options, self.schedule, self.schedule_options)
+        if self.optimizer not in OWN_OPTIMIZERS and (self.momentum or self.weight_decay):
+            name = "momentum" if self.momentum else "weight_decay"
+            raise SettingError(
+                f"Training.{name} is for sgd and adam, got {getattr(self, name):g} with {self.optimizer}: write "
+                f"Training.optimizer_options.{name}"
+            )
+
+    def rate(self, round: int) -> float:
+        """Return the learning rate of a round, from 0."""
+        rate = self.lr
+        if self.schedule is not None:
+            rate = rate_of_round(self.lr, self.schedule, self.schedule_options, round)
+        return rate * self.lr_decay**round
 
 
 @public

@@ -34,6 +34,7 @@ from coterie.randomness import seeded
 from coterie.robust import Extent, Length, Robust, lengths, lengths_of, steps_of
 from coterie.training import ClientResult, Order, Sums, halvable, sketch_size
 from coterie.training.blocks import goes_with
+from coterie.training.learner import treats_parameters_alone
 
 EXAMPLES_PER_TEST = 2500
 """Examples in one test job.
@@ -524,6 +525,8 @@ class ClientPool:
         if self.width > 1 and only_measures:
             return task.measure, task.offered
         if self.width == 1 or task.gradient or not task.trains or mixes_models:
+            return client_alone
+        if not treats_parameters_alone(order.training):
             return client_alone
         training_data = self._training_data(order)
         if order.half is not None and training_data.subjects is not None:

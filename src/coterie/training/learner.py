@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from coterie.core import Stage, Training
+from coterie.core.optimizers import ELEMENTWISE, OPTIMIZERS, OWN_OPTIMIZERS, made
 from coterie.data.batches import Batch, Items, call, joined, mapped, rows, tensors
 from coterie.data.losses import weighted
 from coterie.data.objective import Objective, Sums, Tally
@@ -659,6 +660,13 @@ def plain(training: Training) -> bool:
     return training.optimizer == "sgd" and not adds_terms and training.clip is None
 
 
+def treats_parameters_alone(training: Training) -> bool:
+    """Return whether the optimizer treats each parameter alone, so that clients can be stacked in one block."""
+    if training.optimizer in OWN_OPTIMIZERS:
+        return True
+    return training.optimizer.removeprefix(OPTIMIZERS) in ELEMENTWISE
+
+
 def stepper(
     trained_tensors: Sequence[Tensor],
     training: Training,
@@ -724,7 +732,11 @@ def _clipped(gradients: Sequence[Tensor], max_norm: float, stacked: bool) -> lis
 def _optimiser(trained_tensors: Sequence[Tensor], training: Training, learning_rate: float) -> Step:
     weight_decay = training.weight_decay
     optimiser: torch.optim.Optimizer
-    if training.optimizer == "adam":
+    if training.optimizer not in OWN_OPTIMIZERS:
+        optimiser = made(
+            training.optimizer, training.optimizer_options, trained_tensors, learning_rate
+        )
+    elif training.optimizer == "adam":
         optimiser = torch.optim.Adam(trained_tensors, lr=learning_rate, weight_decay=weight_decay)
     elif training.momentum or weight_decay:
         optimiser = torch.optim.SGD(

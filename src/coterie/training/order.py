@@ -139,7 +139,7 @@ class Order:
         return cls(
             task=task,
             training=task_training,
-            lr=task_training.lr * task_training.lr_decay**lr_round,
+            lr=task_training.rate(lr_round),
             key=key,
             client=client,
             part=part,

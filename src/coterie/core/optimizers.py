@@ -1,0 +1,264 @@
+"""Optimizers and schedules of torch by name: ``torch.optim:AdamW``, ``torch.optim.lr_scheduler:CosineAnnealingLR``.
+
+Only torch's own classes are taken, because a server states them and clients follow: no name makes a
+client import anything else. torch is imported when such a name is first used.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from coterie.settings import SettingError, nearest
+
+if TYPE_CHECKING:
+    import torch
+
+OPTIMIZERS = "torch.optim:"
+"""What the name of an optimizer begins with."""
+
+SCHEDULES = "torch.optim.lr_scheduler:"
+"""What the name of a schedule begins with."""
+
+OWN_OPTIMIZERS = ("sgd", "adam")
+"""The optimizers that need no name of torch's."""
+
+ELEMENTWISE = frozenset(
+    {"ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax"}
+    | {"NAdam", "RAdam", "RMSprop", "Rprop", "SGD"}
+)
+"""Optimizers that treat each parameter alone. With them, clients can be trained in one block."""
+
+UNUSABLE_OPTIMIZERS = {
+    "LBFGS": "evaluates the loss several times in a step",
+    "SparseAdam": "takes sparse gradients alone",
+    "Optimizer": "is the base class of all",
+}
+UNUSABLE_SCHEDULES = {
+    "ReduceLROnPlateau": "needs a loss after each round",
+    "LambdaLR": "needs a function",
+    "MultiplicativeLR": "needs a function",
+    "LRScheduler": "is the base class of all",
+    "SequentialLR": "needs other schedules",
+    "ChainedScheduler": "needs other schedules",
+}
+
+Options = tuple[str, ...]
+"""Arguments of a class as texts ``name=value``, with values in JSON; a setting that can be hashed."""
+
+
+def as_options(setting_name: str, options: Any) -> Any:
+    """Return a table of arguments as texts ``name=value``; anything else as it is, for the check of its type.
+
+    A single text may state several arguments, between spaces, for a command line.
+
+    Example:
+        >>> as_options("optimizer_options", {"betas": (0.9, 0.95), "amsgrad": True})
+        ('betas=[0.9, 0.95]', 'amsgrad=true')
+    """
+    if isinstance(options, str):
+        return tuple(options.split())
+    if not isinstance(options, Mapping):
+        return options
+    texts = []
+    for name, value in options.items():
+        try:
+            texts.append(f"{name}={json.dumps(value)}")
+        except TypeError:
+            raise SettingError(
+                f"{setting_name}.{name} must be a number, a truth value, a text or a list, got {value!r:.60}"
+            ) from None
+    return tuple(texts)
+
+
+def arguments(setting_name: str, options: Options) -> dict[str, Any]:
+    """Return the arguments that the texts of ``as_options`` state.
+
+    Raises:
+        SettingError: A text is not ``name=value``.
+    """
+    values: dict[str, Any] = {}
+    for text in options:
+        name, equals, value_text = text.partition("=")
+        if not equals or not name.strip().isidentifier():
+            raise SettingError(
+                f"{setting_name} must be a table, or texts name=value such as eps=1e-6, got {text!r:.60}"
+            )
+        try:
+            value = json.loads(value_text)
+        except ValueError:
+            # A text without quotes, such as anneal_strategy=linear.
+            value = {"True": True, "False": False}.get(value_text.strip(), value_text.strip())
+        values[name.strip()] = tuple(value) if isinstance(value, list) else value
+    return values
+
+
+def check_named(
+    optimizer: str, options: Options, schedule: str | None, of_schedule: Options
+) -> None:
+    """Refuse an optimizer or a schedule that there is not, and arguments that it does not take.
+
+    Raises:
+        SettingError: With one sentence.
+    """
+    # Settings that are read without torch name none of its classes.
+    if optimizer in OWN_OPTIMIZERS:
+        if options:
+            raise SettingError(
+                f"Training.optimizer_options needs an optimizer of torch.optim, such as torch.optim:AdamW, with {optimizer} "
+                f"got {', '.join(options):.60}"
+            )
+    else:
+        _made_to_check(optimizer, options)
+    if schedule is not None:
+        _rates(1.0, schedule, of_schedule, 2)
+    elif of_schedule:
+        raise SettingError(
+            f"Training.schedule_options needs Training.schedule, got {', '.join(of_schedule):.60}"
+        )
+
+
+@lru_cache(maxsize=64)
+def _made_to_check(optimizer: str, options: Options) -> None:
+    import torch
+
+    # A matrix, because some optimizers take nothing else.
+    made(optimizer, options, [torch.zeros(2, 2)], 0.1)
+
+
+def made(
+    optimizer: str, options: Options, tensors: Sequence[torch.Tensor], learning_rate: float
+) -> torch.optim.Optimizer:
+    """Return a new optimizer of torch.
+
+    Args:
+        optimizer: Its name, such as ``torch.optim:AdamW``.
+        options: Its arguments besides the learning rate, as of :func:`as_options`.
+        tensors: The tensors that it changes.
+        learning_rate: The learning rate.
+
+    Raises:
+        SettingError: There is no such optimizer, or an argument is not allowed.
+    """
+    import torch
+
+    setting_name = "Training.optimizer"
+    optimizer_class = _class(
+        setting_name,
+        optimizer,
+        OPTIMIZERS,
+        torch.optim,
+        torch.optim.Optimizer,
+        UNUSABLE_OPTIMIZERS,
+        f"{', '.join(OWN_OPTIMIZERS)}, or a class of torch.optim such as torch.optim:AdamW",
+    )
+    values = arguments(f"{setting_name}_options", options)
+    if "lr" in values:
+        raise SettingError(
+            f"{setting_name}_options has no lr: it is Training.lr, got {values['lr']!r:.60}"
+        )
+    return _called(
+        setting_name, optimizer, optimizer_class, (tensors,), {"lr": learning_rate, **values}
+    )  # type: ignore[no-any-return]
+
+
+def rate_of_round(learning_rate: float, schedule: str, options: Options, round: int) -> float:
+    """Return the learning rate of a round, as the schedule states it after so many of its steps.
+
+    Args:
+        learning_rate: The rate of the first round.
+        schedule: The name of a schedule, such as ``torch.optim.lr_scheduler:CosineAnnealingLR``.
+        options: Its arguments, as of :func:`as_options`.
+        round: The round, from 0.
+    """
+    # Schedules count on from step to step, so rates are computed for a power of two of rounds.
+    round_count = 2 ** max(round.bit_length(), 1)
+    return _rates(learning_rate, schedule, options, round_count)[round]
+
+
+@lru_cache(maxsize=64)
+def _rates(
+    learning_rate: float, schedule: str, options: Options, round_count: int
+) -> tuple[float, ...]:
+    """The learning rates of the first rounds."""
+    import torch
+
+    setting_name = "Training.schedule"
+    schedule_class = _class(
+        setting_name,
+        schedule,
+        SCHEDULES,
+        torch.optim.lr_scheduler,
+        torch.optim.lr_scheduler.LRScheduler,
+        UNUSABLE_SCHEDULES,
+        "a class of torch.optim.lr_scheduler such as torch.optim.lr_scheduler:CosineAnnealingLR",
+    )
+    values = arguments(f"{setting_name}_options", options)
+    # An optimizer of nothing, for its learning rate. A momentum, because some schedules change it too.
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=learning_rate, momentum=0.9)
+    scheduler = _called(setting_name, schedule, schedule_class, (optimizer,), values)
+    rates = []
+    for _ in range(round_count):
+        rates.append(float(optimizer.param_groups[0]["lr"]))
+        # Torch warns if a schedule goes on without a step of its optimizer.
+        optimizer.step()
+        try:
+            scheduler.step()
+        except ValueError as error:
+            # Schedules of a given length, such as OneCycleLR, end: the last rate stays.
+            if not rates[1:]:
+                raise SettingError(
+                    f"{setting_name} {schedule} cannot be followed: {error}"
+                ) from error
+            rates += [rates[-1]] * (round_count - len(rates))
+            break
+    return tuple(rates)
+
+
+def _class(
+    setting_name: str,
+    name: str,
+    beginning: str,
+    module: Any,
+    base_class: type[Any],
+    unusable: Mapping[str, str],
+    allowed: str,
+) -> type[Any]:
+    """The class of torch that a setting names."""
+    class_name = name.removeprefix(beginning)
+    known_classes = {}
+    for known_name, value in vars(module).items():
+        if isinstance(value, type) and issubclass(value, base_class):
+            known_classes[known_name] = value
+    if class_name in unusable and class_name in known_classes:
+        raise SettingError(
+            f"{setting_name} must be {allowed}, got {name!r}, which {unusable[class_name]}"
+        )
+    if not name.startswith(beginning) or class_name not in known_classes:
+        # The name alone, in any case, is the likely slip.
+        likely = {known_name.lower(): f"{beginning}{known_name}" for known_name in known_classes}
+        advice = nearest(name, likely.values())
+        if name.lower() in likely:
+            advice = f"; did you mean {likely[name.lower()]}?"
+        raise SettingError(f"{setting_name} must be {allowed}, got {name!r:.60}{advice}")
+    return known_classes[class_name]
+
+
+def _called(
+    setting_name: str,
+    name: str,
+    torch_class: type[Any],
+    values: tuple[Any, ...],
+    named: Mapping[str, Any],
+) -> Any:
+    """An object of a class of torch, or one sentence on the argument that it does not take."""
+    try:
+        return torch_class(*values, **named)
+    # Torch raises errors of many kinds for wrong arguments.
+    except (TypeError, ValueError, RuntimeError, AssertionError, AttributeError, KeyError) as error:
+        reason = str(error).partition("\n")[0]
+        raise SettingError(
+            f"{setting_name}_options must be arguments of {name}, which says: {reason:.200}"
+        ) from error
