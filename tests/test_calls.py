@@ -256,7 +256,7 @@ def test_an_algorithm_that_is_not_included_is_no_slip_of_one_that_is(name: str) 
 
 
 @pytest.mark.parametrize(
-    "name", ["fedprox", "FedProx", "scaffold", "fed-opt", "Moon", "kmeans", "nothing"]
+    "name", ["fednova", "FedDyn", "scaffnew", "fed-sam", "Moon", "kmeans", "nothing"]
 )
 def test_no_absurd_method_is_suggested(name: str) -> None:
     with pytest.raises(UserError) as caught:
@@ -271,6 +271,8 @@ def test_no_absurd_method_is_suggested(name: str) -> None:
         ("fedagv", "fedavg"),
         ("split_half", "split-half"),
         ("ifac", "ifca"),
+        ("FedProx", "fedprox"),
+        ("fed-opt", "fedopt"),
         ("CFLGP", "cfl-gp"),
     ],
 )

@@ -159,9 +159,11 @@ def made(
         raise SettingError(
             f"{setting_name}_options has no lr: it is Training.lr, got {values['lr']!r:.60}"
         )
-    return _called(
-        setting_name, optimizer, optimizer_class, (tensors,), {"lr": learning_rate, **values}
-    )  # type: ignore[no-any-return]
+    named_values = {"lr": learning_rate, **values}
+    made_optimizer: torch.optim.Optimizer = _called(
+        setting_name, optimizer, optimizer_class, (tensors,), named_values
+    )
+    return made_optimizer
 
 
 def rate_of_round(learning_rate: float, schedule: str, options: Options, round: int) -> float:
