@@ -19,6 +19,7 @@ ORDER = [
     "files",
     "randomness",
     "clustering",
+    "optimizers",
     "core",
     "models",
     "data",

@@ -13,9 +13,9 @@ from torch import nn
 
 import coterie
 from coterie.core import Plan, Task, Training
-from coterie.core.optimizers import ELEMENTWISE, rate_of_round
 from coterie.data.objective import cross_entropy
 from coterie.engines.flower.messages import order_from_json, order_to_json
+from coterie.optimizers import ELEMENTWISE, rate_of_round
 from coterie.randomness import generator
 from coterie.settings import SettingError
 from coterie.training.blocks import Block

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from coterie.core.clients import Client
-from coterie.core.optimizers import OWN_OPTIMIZERS, as_options, check_named, rate_of_round
+from coterie.optimizers import OWN_OPTIMIZERS, as_options, check_named, rate_of_round
 from coterie.settings import SettingError, check, setting
 from coterie.settings.calls import public
 

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from coterie.core import Stage, Training
-from coterie.core.optimizers import ELEMENTWISE, OPTIMIZERS, OWN_OPTIMIZERS, made
 from coterie.data.batches import Batch, Items, call, joined, mapped, rows, tensors
 from coterie.data.losses import weighted
 from coterie.data.objective import Objective, Sums, Tally
 from coterie.data.scaling import numbers
 from coterie.data.world import Split
 from coterie.models.layout import Layout
+from coterie.optimizers import ELEMENTWISE, OPTIMIZERS, OWN_OPTIMIZERS, made
 from coterie.randomness import Scope, seeded
 from coterie.training.own_code import runs_own_code
 from coterie.training.precision import Master, computing
