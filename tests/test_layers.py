@@ -19,7 +19,6 @@ ORDER = [
     "files",
     "randomness",
     "clustering",
-    "optimizers",
     "core",
     "models",
     "data",

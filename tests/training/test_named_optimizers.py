@@ -15,9 +15,9 @@ import coterie
 from coterie.core import Plan, Task, Training
 from coterie.data.objective import cross_entropy
 from coterie.engines.flower.messages import order_from_json, order_to_json
-from coterie.optimizers import ELEMENTWISE, rate_of_round
 from coterie.randomness import generator
 from coterie.settings import SettingError
+from coterie.settings.optimizers import ELEMENTWISE, rate_of_round
 from coterie.training.blocks import Block
 from coterie.training.learner import Learner
 from coterie.training.order import Order

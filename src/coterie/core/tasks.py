@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from coterie.core.clients import Client
-from coterie.optimizers import OWN_OPTIMIZERS, as_options, check_named, rate_of_round
 from coterie.settings import SettingError, check, setting
 from coterie.settings.calls import public
+from coterie.settings.optimizers import OWN_OPTIMIZERS, as_options, check_named, rate_of_round
 
 Weighting = Literal["data", "uniform"]
 """The weights of a mean: by training examples, or equal."""

@@ -25,8 +25,8 @@ from coterie.data.objective import Objective, Sums, Tally
 from coterie.data.scaling import numbers
 from coterie.data.world import Split
 from coterie.models.layout import Layout
-from coterie.optimizers import ELEMENTWISE, OPTIMIZERS, OWN_OPTIMIZERS, made
 from coterie.randomness import Scope, seeded
+from coterie.settings.optimizers import ELEMENTWISE, OPTIMIZERS, OWN_OPTIMIZERS, made
 from coterie.training.own_code import runs_own_code
 from coterie.training.precision import Master, computing
 
