@@ -27,6 +27,7 @@ from coterie.methods import (
     Ditto,
     FedAvg,
     FedBABU,
+    FedBN,
     FedFA,
     FedOpt,
     FedPer,
@@ -67,6 +68,8 @@ EXAMPLES: dict[str, Any] = {
     ),
     "fedper": FedPer(),
     "fedper-half": FedPer(personal=0, fraction=0.5, weighting="uniform"),
+    "fedbn": FedBN(),
+    "fedbn-half": FedBN(layers=("rest",), fraction=0.5, weighting="uniform"),
     "fedrep": FedRep(head_epochs=2),
     "fedrep-half": FedRep(
         personal=2, head_epochs=None, body_epochs=3, fraction=0.5, weighting="data"
@@ -152,6 +155,7 @@ IN_FEW_ROUNDS: dict[str, Any] = {
     "cfl": CFL(eps1=10.0, eps2=0.0, gamma_max=0.0, persistence=1, fraction=0.5),
     "flhc": FLHC(warmup=1, fraction=0.6, threshold=None, groups=2),
     "fedper": FedPer(fraction=0.5),
+    "fedbn": FedBN(fraction=0.5),
     "fedrep": FedRep(head_epochs=2, fraction=0.5),
     "fedbabu": FedBABU(tune_epochs=1, tune="head"),
     "knn-per": KNNPer(neighbours=3, fraction=0.5),

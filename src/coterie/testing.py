@@ -103,6 +103,7 @@ class Pull:
             columns=self.columns,
             tensors=self.tensors,
             dense=("rest",),
+            norms=("first",),
         )
 
     def replies(self, plan: Plan, exchange: int, silent: Callable[[int, Client], bool]) -> Replies:

@@ -66,6 +66,9 @@ FACTS = {
         "as HCCT, initial head",
     ),
     "fedper": OWN_HEAD,
+    "fedbn": Facts(
+        "own BatchNorm", "–", "means", "1, no BatchNorm", "1, no BatchNorm", "initial BatchNorm"
+    ),
     "ditto": PERSONAL,
     "apfl": PERSONAL,
     "fedrep": OWN_HEAD,

@@ -35,6 +35,7 @@ class Federation:
         tensors: The same for each trainable tensor, so that weight and bias of a layer are
             separate.
         dense: The names of the fully connected layers.
+        norms: The names of the BatchNorm layers.
         training: How clients train if a task does not state otherwise.
         labels: Whether the clients predict one class each time; true if the engine does not know.
         clip: The maximum norm of an update; None without one.
@@ -45,6 +46,7 @@ class Federation:
     columns: Mapping[str, tuple[int, int]]
     tensors: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     dense: tuple[str, ...] = ()
+    norms: tuple[str, ...] = ()
     training: Training = field(default_factory=Training)
     labels: bool = True
     clip: float | None = None

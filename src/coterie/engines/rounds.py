@@ -230,6 +230,7 @@ def setup(
         columns=layout.columns,
         tensors=layout.tensors,
         dense=layout.dense,
+        norms=layout.norms,
         training=world.training,
         labels=world.objective.combine is mean_probability,
         clip=boundary.clip,

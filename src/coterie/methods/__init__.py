@@ -17,6 +17,7 @@ from coterie.methods.cfl import CFL as CFL
 from coterie.methods.ditto import Ditto as Ditto
 from coterie.methods.fedavg import FedAvg as FedAvg
 from coterie.methods.fedbabu import FedBABU as FedBABU
+from coterie.methods.fedbn import FedBN as FedBN
 from coterie.methods.fedfa import FedFA as FedFA
 from coterie.methods.fedopt import FedOpt as FedOpt
 from coterie.methods.fedper import FedPer as FedPer
@@ -51,6 +52,7 @@ for method in (
     HCCTE,
     HCCTP,
     FedPer,
+    FedBN,
     Ditto,
     APFL,
     FedRep,

@@ -56,6 +56,7 @@ class Layout:
         columns: Layer -> first column and column after the last one of its trainable parameters.
         tensors: Trainable parameter -> first column and column after the last one.
         dense: Names of the layers that are ``nn.Linear``.
+        norms: Names of the BatchNorm layers that have parameters.
 
     Example:
         >>> layout = Layout(torch.nn.Linear(3, 2, device="meta"))
@@ -103,6 +104,12 @@ class Layout:
             if isinstance(submodule, torch.nn.Linear) and name in self.columns:
                 dense_layers.append(name)
         self.dense: tuple[str, ...] = tuple(dense_layers)
+        norm_layers: list[str] = []
+        for name, submodule in module.named_modules():
+            is_batchnorm = isinstance(submodule, torch.nn.modules.batchnorm._BatchNorm)
+            if is_batchnorm and name in self.columns:
+                norm_layers.append(name)
+        self.norms: tuple[str, ...] = tuple(norm_layers)
 
     def _layers(self, trainable: set[str]) -> dict[str, tuple[int, int]]:
         """Layer -> columns; a layer is the module that owns the parameters, so weight and bias are together."""

@@ -17,6 +17,7 @@ METHOD_DRAWINGS: dict[str, Callable[[], Drawing]] = {
     "ditto": methods_of_one_model.ditto,
     "fedavg": methods_of_one_model.fedavg,
     "fedbabu": methods_of_one_model.fedbabu,
+    "fedbn": methods_of_one_model.fedbn,
     "feddrift": methods_of_choice.feddrift,
     "fedfa": methods_of_one_model.fedfa,
     "fedopt": methods_of_one_model.fedopt,

@@ -159,6 +159,25 @@ def fedper() -> Drawing:
     return drawing
 
 
+def fedbn() -> Drawing:
+    """Shared layers, and between them norms of each client's own."""
+    drawing = sheet(
+        "FedBN",
+        "shared layers, BatchNorm of one's own",
+        "The server has two layers of the model. Each of three clients has these, and between them "
+        "a thin BatchNorm layer of its own colour, which it never sends.",
+    )
+    for row in (30, 50):
+        drawing.box(MIDDLE - 22, row - 7, 44, 14, fill=SHARED, radius=3)
+    for x, colour in zip(THREE, ("c0", "c1", "c2"), strict=True):
+        between(drawing, (x, 100), (MIDDLE + (x - MIDDLE) / 5, 56), gaps=(8, 10), both=True)
+        for row in (104, 130):
+            drawing.box(x - 22, row - 7, 44, 14, fill=SHARED, radius=3)
+        drawing.box(x - 22, 114, 44, 6, fill=colour, radius=2)
+        client(drawing, x, 154, colour, 7)
+    return drawing
+
+
 def _body(drawing: Drawing, x: float, y: float, side: float) -> None:
     """The shared layers of a model, without the last one."""
     gap = side / 12

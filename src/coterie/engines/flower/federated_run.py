@@ -190,6 +190,7 @@ class FederatedRun:
             columns=layout.columns,
             tensors=layout.tensors,
             dense=layout.dense,
+            norms=layout.norms,
             training=self.settings.training,
         )
         return self.settings.wire.veil(federation, sealed=rotated)
