@@ -39,6 +39,7 @@ ORDER = [
     "contrib.rivals",
     "contrib.suggest",
     "contrib.tracking",
+    "contrib.tune",
     "__main__",
     "__init__",
 ]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from coterie.boundary import Boundary as Boundary
     from coterie.contrib.suggest.suggesting import suggest as suggest
     from coterie.contrib.suggest.suggestion import Suggestion as Suggestion
+    from coterie.contrib.tune.tuning import tune as tune
     from coterie.core import Assignment as Assignment
     from coterie.core import Position as Position
     from coterie.core import Round as Round
@@ -92,6 +93,7 @@ _MODULE_OF_NAME = {
     "save": "runs.export",
     "suggest": "contrib.suggest.suggesting",
     "summary": "report.summary",
+    "tune": "contrib.tune.tuning",
     "whole": "data.world",
     "write_report": "report.page",
 }
