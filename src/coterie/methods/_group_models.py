@@ -24,7 +24,7 @@ from coterie.methods.flhc import FLHC, FLHCState
 from coterie.methods.ifca import IFCA
 from coterie.methods.split_half import SplitHalf
 
-Models = Mapping[int, torch.Tensor]
+Models = Mapping[int, "torch.Tensor"]
 """Group -> its model ``(d,)``. A group keeps its number as long as it lasts."""
 
 
