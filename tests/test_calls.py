@@ -63,9 +63,11 @@ def test_an_unknown_name_is_one_sentence_wherever_it_is_given(path: str, name: s
     thing = getattr(importlib.import_module(path.rpartition(".")[0]), name)
     if not is_called(thing) or name in FREE:
         return
-    if name == "begin":  # further names are settings of the experiment, of a scenario that there is
+    # Further names are settings of the experiment, of a scenario that there is.
+    of_an_experiment = {"begin": ("digits/iid", "unused"), "tune": ("digits/iid", "cfl", "unused")}
+    if name in of_an_experiment:
         with pytest.raises(UserError, match="has no setting 'nonsuch'"):
-            thing("digits/iid", "unused", nonsuch=17)
+            thing(*of_an_experiment[name], nonsuch=17)
         return
     with pytest.raises(CallError) as caught:
         thing(nonsuch=17)
