@@ -6,9 +6,14 @@ import argparse
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coterie.cli.arguments import Command, Parser, UsageError, common, real, whole
 from coterie.printable import say
+
+if TYPE_CHECKING:
+    from coterie.contrib.tune.space import Range
+    from coterie.contrib.tune.tuning import Tuning
 
 DESCRIPTION = """\
 Tune the settings of methods by validation scores: on examples that are set aside from each client's training data, so
@@ -94,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _asked_tuning(arguments: argparse.Namespace):  # type: ignore[no-untyped-def]
+def _asked_tuning(arguments: argparse.Namespace) -> Tuning:
     """The tuning that a command line asks for: a new one, or one that goes on."""
     from coterie.contrib.tune.space import given_range, given_values
     from coterie.contrib.tune.tuning import new_tuning, reopened
@@ -123,7 +128,7 @@ def _asked_tuning(arguments: argparse.Namespace):  # type: ignore[no-untyped-def
     if arguments.seed is not None:
         spec["seeds"] = [arguments.seed]
     # A list of values is searched; any other setting is that of all trials.
-    searched = dict(map(given_range, arguments.range))
+    searched: dict[str, Range] = dict(map(given_range, arguments.range))
     for text in presets_first(arguments.set):
         values = given_values(text)
         if values is None:

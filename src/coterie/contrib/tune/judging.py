@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from statistics import fmean
 from typing import Any
 
@@ -129,7 +129,7 @@ def judge(trial: Trial, spec: Spec, share: float, bounds: Mapping[int, float]) -
         The trial with its scores.
     """
     began = time.perf_counter()
-    about = {"method": trial.method, "number": trial.number, "settings": dict(trial.settings)}
+    about = partial(Judged, trial.method, trial.number, dict(trial.settings))
     curve: dict[str, float] = {}
     of_seeds: list[float | None] = []
     state = COMPLETE
@@ -169,10 +169,9 @@ def judge(trial: Trial, spec: Spec, share: float, bounds: Mapping[int, float]) -
         for engine in runs:
             engine.close()
     except (SettingError, EngineError) as error:
-        return Judged(**about, state=FAILED, reason=str(error), seconds=_since(began))
+        return about(FAILED, reason=str(error), seconds=_since(began))
     final_score = curve.get(str(last_round))
-    return Judged(
-        **about,
+    return about(
         state=state if final_score is not None or state == PRUNED else FAILED,
         score=final_score,
         of_seeds=of_seeds,

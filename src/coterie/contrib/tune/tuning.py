@@ -303,7 +303,7 @@ def _plan(tuning: Tuning) -> dict[str, Any]:
     described: dict[str, Any] = {}
     for method, space in tuning.spaces.items():
         described[method] = {key: asdict(values) for key, values in space.items()}
-    plan = {
+    plan: dict[str, Any] = {
         "experiment": tuning.spec,
         "space": described,
         "validation_share": tuning.share,
@@ -312,7 +312,8 @@ def _plan(tuning: Tuning) -> dict[str, Any]:
     }
     if tuning.trials is not None:
         plan["trials"] = tuning.trials
-    return json.loads(to_json(plan))  # type: ignore[no-any-return]
+    plain_plan: dict[str, Any] = json.loads(to_json(plan))
+    return plain_plan
 
 
 def _check_folder(tuning: Tuning) -> None:
@@ -475,7 +476,7 @@ def _fits(tuning: Tuning, method: str) -> Callable[[Mapping[str, Any]], bool]:
 def _known_settings(tuning: Tuning, method: str) -> list[Settings]:
     """The settings of the first trials: as they are given, and those of the method's paper."""
     experiment = make(of_method(tuning.spec, method))
-    known = [_current(experiment, tuning.spaces[method])]
+    known: list[Settings] = [_current(experiment, tuning.spaces[method])]
     if not tuning.spaces[method]:
         return [{}]
     paper = presets_of(method_class(method)).get("paper")
@@ -520,8 +521,8 @@ def _bounds(tuning: Tuning, earlier: Sequence[Judged], greater_is_better: bool) 
         return {}
     scores_of_rounds: dict[int, list[float]] = {}
     for judged in earlier:
-        for number, score in judged.curve.items():
-            scores_of_rounds.setdefault(int(number), []).append(score)
+        for round_text, score in judged.curve.items():
+            scores_of_rounds.setdefault(int(round_text), []).append(score)
     bounds = {}
     for number, scores in scores_of_rounds.items():
         # Trials that failed or were stopped have no score there, and are among the worse ones.
