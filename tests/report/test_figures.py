@@ -1,4 +1,4 @@
-"""``coterie plot``: six figures of a run, the same files from the same records, and one sentence for a mistake."""
+"""``coterie plot``: figures of runs and of data, the same files from the same records, and one sentence for a mistake."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from page_runs import cosines, criterion, line, matrices, note, split_run, write
 pytest.importorskip(
     "matplotlib", reason="Matplotlib is not installed (pip install 'coterie[report]')"
 )
+
+from matplotlib import colors as mcolors
 
 from coterie.report import figures
 from coterie.report.figures import plot as drawn
@@ -62,7 +64,7 @@ def test_blocks_cover_every_client_in_every_round_once(members: list[list[int]])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", figures.FIGURE_KINDS)
+@pytest.mark.parametrize("kind", figures.RECORDED_KINDS)
 def test_every_kind_is_drawn_and_the_same_records_make_the_same_file(
     run: Path, kind: str, tmp_path: Path
 ) -> None:
@@ -181,7 +183,7 @@ def test_many_clients_stay_small(tmp_path: Path) -> None:
     [
         (
             ["group", "-o", "x.pdf"],
-            "there is no figure 'group'; did you mean groups? (known: groups, score, accuracy,",
+            "there is no figure 'group'; did you mean groups? (known: groups, score, clients,",
         ),
         (["groups", "-o", "x.jpg"], "--out must end in .pdf, .png or .svg, got x.jpg"),
         (
@@ -229,7 +231,7 @@ def test_a_run_whose_rounds_have_no_groups(tmp_path: Path) -> None:
     empty = write(tmp_path / "empty", [line(1, []), line(2, [])])
     with pytest.raises(UserError, match=r"has no groups recorded: .* its 2 rounds"):
         drawn(empty, "groups", tmp_path / "no.pdf")
-    for kind in set(figures.FIGURE_KINDS) - {"groups", "traffic"}:
+    for kind in set(figures.RECORDED_KINDS) - {"groups", "traffic"}:
         with pytest.raises(UserError, match=r"has no \w+ recorded"):
             drawn(empty, kind, tmp_path / "no.pdf")
     assert drawn(empty, "traffic", tmp_path / "yes.pdf").exists()
@@ -351,3 +353,91 @@ def test_several_matrices_of_a_round_are_drawn_together(tmp_path: Path) -> None:
         one.get_title() for one in figure(gather(run), "similarity", 2).axes if one.get_title()
     ]
     assert titles == ["round 2, 4 clients", "round 2, 4 clients"]
+
+
+def test_a_strip_has_a_dot_for_each_client_in_the_colour_of_its_curve(tmp_path: Path) -> None:
+    from coterie.report.compared import same_but_seed
+    from coterie.report.figures import clients
+
+    folders = []
+    for method in ("cfl", "fedavg"):
+        for seed in (0, 1):
+            lines = [line(1, [[0, 1, 2]])]
+            for client, entry in lines[0]["clients"].items():
+                entry["accuracy"] = (int(client) + 1) * (0.1 + 0.1 * seed)
+                entry["loss"] = 2.0
+            folders.append(write(tmp_path / f"{method}{seed}", lines, method, seed=seed))
+    axes = clients.figure(same_but_seed(map(coterie.summary, folders))).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["cfl", "fedavg"]
+    cfl, _, fedavg, _ = axes.collections
+    # The mean of both seeds.
+    np.testing.assert_allclose(cfl.get_offsets()[:, 0], [0.15, 0.3, 0.45])
+    assert mcolors.to_hex(cfl.get_facecolor()[0]).upper() == COLOURS[0]
+    assert mcolors.to_hex(fedavg.get_facecolor()[0]).upper() == COLOURS[1]
+    # Any metric; equal scores are beside each other.
+    summaries = [coterie.summary(folder, metric="loss") for folder in folders[:1]]
+    (dots, _) = clients.figure(same_but_seed(summaries)).axes[0].collections
+    assert set(dots.get_offsets()[:, 0]) == {2.0}
+    assert len(set(dots.get_offsets()[:, 1])) == 3
+    assert coterie.plot(folders, "clients", tmp_path / "clients.svg", metric="loss").exists()
+    with pytest.raises(UserError, match="--metric is for score and clients, and not for groups"):
+        coterie.plot(folders[0], "groups", tmp_path / "no.svg", metric="loss")
+
+
+def test_a_partition_has_a_bar_for_each_client_in_parts_of_its_classes() -> None:
+    from coterie.report.figures import partition
+
+    labels = [[0, 0, 0, 2, 2], [1, 1, 1, 1, 2], [0, 1, 2, 2, 2]]
+    world = coterie.from_lists(
+        {
+            name: {"train": (np.ones((5, 2), "f"), np.array(y))}
+            for name, y in zip("abc", labels, strict=True)
+        }
+    )
+    axes = partition.figure(world).axes[0]
+    heights = [[bar.get_height() for bar in part] for part in axes.containers]
+    targets = [data.train.targets.tolist() for data in world.clients.values()]
+    assert heights == [[client.count(label) for client in targets] for label in (0, 1, 2)]
+    assert sum(map(sum, heights)) == sum(map(len, targets))
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b", "c"]
+    assert [part.get_label() for part in axes.containers] == ["0", "1", "2"]
+    many = coterie.from_lists([(np.ones((30, 2), "f"), np.arange(30) % 15)])
+    (matrix, _) = partition.figure(many).axes
+    assert matrix.images[0].get_array().shape == (15, 1)
+    numbers = coterie.from_lists([(np.ones((9, 2), "f"), np.linspace(0, 1, 9))])
+    with pytest.raises(UserError, match="labels are counted of one class per example"):
+        partition.figure(numbers)
+
+
+def test_a_partition_of_a_scenario_a_file_or_a_run_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("experiment.toml").write_text('scenario = "synthetic/groups"\nmethods = ["cfl"]\n')
+    run = [
+        "--scenario",
+        "synthetic/groups",
+        "--method",
+        "fedavg",
+        "--rounds",
+        "1",
+        "--workers",
+        "1",
+    ]
+    assert main(["run", *run, "--out", "run"]) == 0
+    files = []
+    for source in ("synthetic/groups", "experiment.toml", "run"):
+        files.append(Path(f"{source.partition('/')[0]}.svg"))
+        assert main(["plot", source, "partition", "-o", str(files[-1])]) == 0
+    drawings = [file.read_bytes() for file in files]
+    assert drawings[0] == drawings[1] == drawings[2]
+    world = coterie.SCENARIOS["synthetic/groups"].build(0)
+    assert coterie.plot(world, "partition", "world.svg").read_bytes() == drawings[0]
+    # A world of Python has to be given again.
+    coterie.begin(world, "own", "fedavg", rounds=1, workers=1).finish()
+    capsys.readouterr()
+    assert main(["plot", "own", "partition", "-o", "no.svg"]) == 2
+    assert "draw that, coterie.plot(world, 'partition', FILE)" in capsys.readouterr().err
+    assert main(["plot", "digits/iidd", "partition", "-o", "no.svg"]) == 2
+    assert "did you mean digits/iid?" in capsys.readouterr().err
+    assert not Path("no.svg").exists()

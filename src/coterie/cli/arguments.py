@@ -177,12 +177,13 @@ EXPLAIN = """\
 Explain from the records why the groups are as they are, or why one client is in its group: which numbers were compared,
 how close the decision was, and what would have changed it."""
 PLOT = """\
-Draw one figure of a run as PDF, PNG or SVG. Kinds: groups, score, accuracy, loss, similarity, criteria, traffic.
-Of several runs, score, accuracy, loss and traffic draw a curve for each method: the mean over its seeds, in a band that
-is the 95 % interval.
+Draw one figure of a run as PDF, PNG or SVG. Kinds: groups, score, accuracy, loss, similarity, criteria, traffic, clients
+(a dot per client) and partition (who has which classes). Of several runs, score, accuracy, loss and traffic draw a curve
+for each method: the mean over its seeds, in a band that is the 95 % interval; clients draws a strip for each method.
 
   coterie plot runs/first groups -o groups.pdf
-  coterie plot runs/cfl runs/fedavg score -o score.pdf"""
+  coterie plot runs/cfl runs/fedavg score -o score.pdf
+  coterie plot digits/dirichlet partition -o partition.pdf"""
 EXPORT = """\
 Write every model that serves a client, from the newest checkpoint, as safetensors, and a list of which client uses
 which model. With several runs, each gets its own folder."""
@@ -310,13 +311,17 @@ def _add_address(parser: Parser) -> None:
 
 def consent_options(parser: Parser) -> None:
     """Add what only the user can give for a run directory: permission to import code, and the secret."""
+    _add_trust(parser)
+    parser.add_argument(
+        "--secret-file", metavar="FILE", help="file with the boundary's secret (COTERIE_SECRET)"
+    )
+
+
+def _add_trust(parser: Parser) -> None:
     parser.add_argument(
         "--trust-code",
         action="store_true",
         help="allow a recorded file to import its model, scenario or method package.module:Name",
-    )
-    parser.add_argument(
-        "--secret-file", metavar="FILE", help="file with the boundary's secret (COTERIE_SECRET)"
     )
 
 
@@ -415,12 +420,15 @@ def _add_reading_arguments(command_parsers: dict[str, Parser]) -> None:
     )
     _add_json(command_parsers["explain"])
     command_parsers["plot"].add_argument(
-        "runs", metavar="RUN", nargs="+", help="a run directory; several for a curve of each"
+        "runs",
+        metavar="RUN",
+        nargs="+",
+        help="a run directory; several for a curve of each; for partition also a scenario or FILE.toml",
     )
     command_parsers["plot"].add_argument(
         "kind",
         metavar="KIND",
-        help="groups, score, accuracy, loss, similarity, criteria or traffic",
+        help="groups, score, clients, accuracy, loss, similarity, criteria, traffic or partition",
     )
     command_parsers["plot"].add_argument(
         "-o", "--out", metavar="FILE", required=True, help="the figure: .pdf, .png or .svg"
@@ -428,6 +436,16 @@ def _add_reading_arguments(command_parsers: dict[str, Parser]) -> None:
     command_parsers["plot"].add_argument(
         "--round", metavar="R", type=whole, help="round to plot (the last with this figure)"
     )
+    command_parsers["plot"].add_argument(
+        "--metric",
+        metavar="M",
+        default="",
+        help="the metric of score and clients, such as loss (the main metric)",
+    )
+    command_parsers["plot"].add_argument(
+        "--data", metavar="DIR", help="for partition: folder of the data set's files (COTERIE_DATA)"
+    )
+    _add_trust(command_parsers["plot"])
 
 
 def _add_file_arguments(command_parsers: dict[str, Parser]) -> None:

@@ -210,9 +210,22 @@ def scenarios(arguments: argparse.Namespace) -> int:
 
 def plot(arguments: argparse.Namespace) -> int:
     """The command ``plot``."""
+    from coterie.report.figures import PARTITION
     from coterie.report.figures import plot as drawn
 
-    figure_file = drawn(arguments.runs, arguments.kind, arguments.out, arguments.round)
+    source: Any = arguments.runs
+    # A scenario, a file or a folder; several runs differ in their methods alone.
+    if arguments.kind == PARTITION:
+        source = arguments.runs[0]
+    figure_file = drawn(
+        source,
+        arguments.kind,
+        arguments.out,
+        arguments.round,
+        metric=arguments.metric,
+        trust_code=arguments.trust_code,
+        data=arguments.data,
+    )
     say(f"figure written to {figure_file}")
     return 0
 

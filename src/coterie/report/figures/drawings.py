@@ -56,20 +56,21 @@ SEVERAL: dict[str, Any] = {"color": "black", "marker": "x"}
 """The style of numbers about several groups, next to numbers about one."""
 
 
-def figure(run: Gathered, kind: str, round: int | None = None) -> Figure:
+def figure(run: Gathered, kind: str, round: int | None = None, metric: str = "") -> Figure:
     """Draw a figure of a run.
 
     Args:
         run: The run.
         kind: One of :data:`coterie.report.figures.FIGURE_KINDS`.
         round: For ``similarity``, the round of the matrices; None for the last round that has one.
+        metric: For ``score``, the metric; empty for the main one.
 
     Raises:
         UserError: If the run has no such numbers.
     """
     match kind:
         case "score":
-            return _scores(run, shown_as(run.lines[-1]).main)
+            return _scores(run, metric or shown_as(run.lines[-1]).main)
         case "accuracy" | "loss":
             return _scores(run, kind)
         case "similarity":

@@ -21,18 +21,19 @@ from coterie.report.summary import Summary, interval, summarised
 from coterie.settings import UserError
 
 
-def figure(runs: Sequence[Gathered], kind: str) -> Figure:
+def figure(runs: Sequence[Gathered], kind: str, metric: str = "") -> Figure:
     """Draw a curve for each method: a metric over honest clients, or bytes so far, the mean over seeds with its 95 % interval.
 
     Args:
         runs: The runs.
         kind: One of :data:`coterie.report.figures.OVER_ROUNDS`.
+        metric: For ``score``, the metric; empty for the main one.
 
     Raises:
         UserError: If a run has no such numbers, or the main metrics of the runs differ.
     """
-    metric = kind
-    if kind == "score":
+    metric = metric or kind
+    if metric == "score":
         # Scores of different metrics have no common axis.
         main_metrics = list(dict.fromkeys(shown_as(run.lines[-1]).main for run in runs))
         if len(main_metrics) > 1:
@@ -46,7 +47,7 @@ def figure(runs: Sequence[Gathered], kind: str) -> Figure:
     # 2. The mean over seeds in the rounds that all of them have, and its interval.
     height = 2.1 + LINE_HEIGHT * math.ceil((len(entries) + 1) / 2)
     drawing, ((axes,),) = panels(1, width=COLUMN, height=height)
-    for line_number, (label, entry) in enumerate(zip(_labels(entries), entries, strict=True)):
+    for line_number, (label, entry) in enumerate(zip(curve_labels(entries), entries, strict=True)):
         curves = []
         for summary in entry:
             run = run_of_folder[summary["run_dir"]]
@@ -99,7 +100,7 @@ def _bytes_so_far(run: Gathered) -> dict[int, float]:
     return dict(enumerate((np.cumsum(round_bytes) / 1e6).tolist(), 1))
 
 
-def _labels(entries: Sequence[Sequence[Summary]]) -> list[str]:
+def curve_labels(entries: Sequence[Sequence[Summary]]) -> list[str]:
     """Return the method of each curve, with its settings or its folder where that is needed to tell curves apart."""
     first_runs = [entry[0] for entry in entries]
     labels = named(first_runs)

@@ -30,8 +30,8 @@ GREY = "#777777"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":")
 
-COLUMN = 3.5
-"""Width in inches of a column of a journal."""
+COLUMN = 3.3
+"""Width in inches of a column of a paper: the narrowest of ACM (3.33), ICML (3.25) and IEEE (3.5), nearly."""
 
 PAGE = 7.2
 """Width in inches of a page of a journal, which has two columns."""
