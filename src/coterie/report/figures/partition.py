@@ -128,7 +128,8 @@ def _world_of_file(path: Path, trust_code: bool, data: Path | str | None) -> Wor
     """The world of the first seed of an experiment's file."""
     spec = read(path, trust_code=trust_code)
     # Methods, and a boundary that may need a secret, do not change the data.
-    entries = {key: spec[key] for key in ("scenario", "seeds", "data", "origin") if key in spec}
+    kept = ("scenario", "seeds", "data", "origin")
+    entries: dict[str, Any] = {key: spec[key] for key in kept if key in spec}
     experiment = make(entries)
     if data is not None:
         experiment = replace(experiment, data=str(data))
