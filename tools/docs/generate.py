@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import choosing_tables
+import decision_tables
 import drift_tables
 import example_source
 import experiment_tables
@@ -350,6 +351,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     **study_tables.PARTS,
     **regret_tables.PARTS,
     **silos_tables.PARTS,
+    **decision_tables.PARTS,
     **replications.PARTS,
     **drift_tables.PARTS,
     **suggest_table.PARTS,

@@ -11,6 +11,7 @@ sys.path.append(str(ROOT / "tools" / "docs"))  # where the modules of the tables
 sys.path.append(str(ROOT / "benchmarks"))
 
 from tools.docs.charts.comparison import comparison_chart  # noqa: E402
+from tools.docs.charts.decisions import decision_chart  # noqa: E402
 from tools.docs.charts.drift import drift_chart  # noqa: E402
 from tools.docs.charts.gaps import gap_chart  # noqa: E402
 from tools.docs.charts.personal import personal_chart  # noqa: E402
@@ -24,6 +25,7 @@ from tools.docs.drawings.canvas import Drawing  # noqa: E402
 
 CHARTS: Mapping[str, Callable[[], Drawing]] = {
     "comparison": comparison_chart,
+    "decisions": decision_chart,
     "drift": drift_chart,
     "gaps": gap_chart,
     "personal": personal_chart,
