@@ -394,6 +394,16 @@ def _add_reading_arguments(command_parsers: dict[str, Parser]) -> None:
         action="store_true",
         help="one row per client: its newest score with each method; of one run also its group, and rounds that it missed",
     )
+    command_parsers["compare"].add_argument(
+        "--classic",
+        action="store_true",
+        help="for tables: train gradient boosting and a linear model on the same rows, which federates nothing, and compare",
+    )
+    command_parsers["compare"].add_argument(
+        "--trust-code",
+        action="store_true",
+        help="with --classic: allow a recorded file to import its scenario or model package.module:Name",
+    )
     _add_json(command_parsers["compare"])
     command_parsers["report"].add_argument(
         "runs", metavar="RUN", nargs="+", help="run directories, or folders of several"

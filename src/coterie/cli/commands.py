@@ -8,12 +8,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie.cli import note
 from coterie.cli.arguments import UsageError
 from coterie.printable import say
 from coterie.settings import documented
+
+if TYPE_CHECKING:
+    from coterie.report.compared import Comparison
 
 
 def given(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -35,11 +38,11 @@ def compare(arguments: argparse.Namespace) -> int:
 
     # The same function as in Python; only the form of the output differs.
     by_examples = arguments.by == "examples"
-    if arguments.against is not None or arguments.clients:
+    if arguments.against is not None or arguments.clients or arguments.classic:
         for option, is_given in (("--metric", arguments.metric), ("--by", by_examples)):
             if is_given:
                 raise UsageError(
-                    f"{option} changes the table alone: use it without --against and --clients"
+                    f"{option} changes the table alone: use it without --against, --clients and --classic"
                 )
     if arguments.columns is not None and arguments.table is None:
         raise UsageError("--columns is for a table: add --markdown, --latex or --csv")
@@ -47,6 +50,8 @@ def compare(arguments: argparse.Namespace) -> int:
     if arguments.against is not None:
         differences = results.against(arguments.against)
         say(to_json(differences) if arguments.json else str(differences))
+    elif arguments.classic:
+        _classic(results, arguments)
     elif arguments.clients:
         if arguments.json:
             say(to_json(client_rows(results, results.labels())))
@@ -73,6 +78,23 @@ def compare(arguments: argparse.Namespace) -> int:
         if len(results) > 1 and (sentences := results.verdict()):
             terminal.console(sys.stdout).print(Text(f"\n{sentences}"))
     return 0
+
+
+def _classic(results: Comparison, arguments: argparse.Namespace) -> None:
+    """Print how methods compare with classic models, which are trained now."""
+    from rich.text import Text
+
+    from coterie.records.text_files import to_json
+    from coterie.report import terminal
+    from coterie.report.live import Steps, watched
+
+    num_clients = max(entry["clients"] for entry in results)
+    with Steps(watched(), "training classic models", 2 * num_clients) as steps:
+        references = results.classic(trust_code=arguments.trust_code, step=steps.step)
+    if arguments.json:
+        say(to_json(references))
+    else:
+        terminal.console(sys.stdout).print(Text(str(references)))
 
 
 def export(arguments: argparse.Namespace) -> int:

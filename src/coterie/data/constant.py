@@ -74,7 +74,7 @@ def constant(world: World) -> Constant | None:
         targets += [data.train.targets, data.test.targets]
     if world.drift is not None or not all(isinstance(part, torch.Tensor) for part in targets):
         return None
-    kind = _kind(world)
+    kind = target_kind(world)
     # Labels and numbers need one column for each output; sequences of classes may differ in length.
     if kind != "classes" and len({part.shape[1:] for part in targets}) > 1:
         return None
@@ -112,7 +112,8 @@ def constant(world: World) -> Constant | None:
     sums: dict[Client, ErrorSums] = {}
     if kind == "numbers":
         for client, data in world.clients.items():
-            client_sums = _sums(metric, common_prediction, data.test.targets)
+            outputs = common_prediction.expand((len(data.test), *common_prediction.shape))
+            client_sums = metric.error_sums(outputs, data.test.targets)
             if client_sums:
                 sums[client] = client_sums
     return Constant(predicts=words, values=common_scores, own=own_scores, sums=sums)
@@ -133,7 +134,7 @@ def class_shares(world: World) -> dict[int, float]:
     for targets in (*train_targets, *test_targets):
         if not isinstance(targets, torch.Tensor) or targets.ndim != 1:
             return {}
-    if _kind(world) != "classes":
+    if target_kind(world) != "classes":
         return {}
     tested = torch.cat(test_targets)
     tested = tested[counted(tested)].long()
@@ -162,8 +163,8 @@ def class_name(label: int, names: Any) -> str:
     return f"the class '{names[label]}'" if has_name else f"class {label}"
 
 
-def _kind(world: World) -> Kind:
-    """What the clients predict, from how an ensemble's outputs are combined; otherwise from the type of their targets."""
+def target_kind(world: World) -> Kind:
+    """Return what clients predict, from how an ensemble's outputs are combined; otherwise from the type of their targets."""
     combine = world.objective.combine
     if combine is mean_output:
         return "numbers"
@@ -226,20 +227,6 @@ def _score(kind: Kind, metric: Metric, prediction: torch.Tensor, targets: torch.
         return metric.final(total / count) if count else math.nan
     except Exception:
         return math.nan
-
-
-def _sums(metric: Metric, prediction: torch.Tensor, targets: torch.Tensor) -> ErrorSums:
-    """The sums of a metric that is pooled over clients, if it is; for numbers."""
-    outputs = prediction.expand((len(targets), *prediction.shape))
-    if not len(targets):
-        return {}
-    if metric.sums is not None:
-        return metric.sums(outputs, targets)
-    # The root of a mean follows from the sum of the errors and their number.
-    if metric.final is not math.sqrt:
-        return {}
-    errors = metric.function(outputs, targets)
-    return {"rows": [errors.numel()], "errors": [float(errors.sum(dtype=torch.float64))]}
 
 
 def _words(kind: Kind, prediction: torch.Tensor, class_names: Any) -> str:

@@ -381,6 +381,23 @@ class Metric:
         values = torch.as_tensor(returned, dtype=torch.float64)
         return {"": self.final(float(values.mean() if values.numel() else math.nan))}
 
+    def error_sums(self, outputs: torch.Tensor, targets: torch.Tensor) -> ErrorSums:
+        """Return the sums of a client's whole test set, if the metric is pooled over clients; otherwise none.
+
+        Args:
+            outputs: The outputs for all examples.
+            targets: Their targets.
+        """
+        if not len(targets):
+            return {}
+        if self.sums is not None:
+            return self.sums(outputs, targets)
+        # The root of a mean follows from the sum of the errors and their number.
+        if self.final is not math.sqrt:
+            return {}
+        errors = self.function(outputs, targets)
+        return {"rows": [errors.numel()], "errors": [float(errors.sum(dtype=torch.float64))]}
+
 
 METRICS: Mapping[str, Metric] = MappingProxyType(
     {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,9 @@ from coterie.report.words import numbered
 from coterie.settings.calls import public
 
 if TYPE_CHECKING:
+    from coterie.data.world import World
     from coterie.report.against import Differences
+    from coterie.report.classic import ClassicReferences
     from coterie.report.contest import Contest
 
 COMPARED_NUMBERS = (
@@ -162,6 +164,36 @@ class Comparison(list[dict[str, Any]]):
 
         run_dirs = [Path(run_dir) for entry in self for run_dir in entry["run_dirs"]]
         return against(map(read, run_dirs), method)
+
+    def classic(
+        self,
+        *,
+        world: World | Callable[[int], World] | None = None,
+        trust_code: bool = False,
+        step: Callable[[], None] = lambda: None,
+    ) -> ClassicReferences:
+        """Return how the methods compare with classic models of tables on the same rows.
+
+        The models are scikit-learn's gradient boosting, and logistic or ridge regression, trained on
+        the training rows of each client, of each group that was found, and of all clients. They
+        federate nothing, so they tell whether federating is worth it.
+
+        Args:
+            world: The world, or the function that makes it, if the runs began with one.
+            trust_code: Whether a model or scenario that a run names as ``package.module:Name`` may be
+                imported.
+            step: Called after each model of some clients.
+
+        Returns:
+            A list with an entry for each method and each classic model, which prints as a table and
+            sentences.
+
+        Raises:
+            UserError: The clients have no tables, or their data are not those of the runs.
+        """
+        from coterie.report.classic import classic
+
+        return classic(self._contests, world=world, trust_code=trust_code, step=step)
 
     def __repr__(self) -> str:
         methods = []

@@ -52,8 +52,8 @@ def screen(
         over_seeds: The method with all seeds that were run; None if these are its own.
 
     Returns:
-        Lists of sentences: decided (which models the clients use), sure (how sure that is),
-        open (what was not decided, and what would decide it), changes (how often the candidate in
+        Lists of sentences: decided (which models the clients use), sure (how sure that is), tests
+        (how it compares with the baselines on test examples), open (what was not decided, and what would decide it), changes (how often the candidate in
         use changed; empty for other methods), worst (the client with the worst score, and what it
         has with the baselines) and warnings. And scores, None if no round was tested: metric,
         round, unit and tests (the number of test examples), and a row for the method, each baseline
@@ -65,6 +65,7 @@ def screen(
     return {
         "decided": _decided(method, candidates),
         "sure": _sure(contest, method, over_seeds or method),
+        "tests": _test_differences(contest, method),
         "open": _open(contest, method, over_seeds or method),
         "changes": [] if candidates is None else [_changes(candidates)],
         "worst": _worst(contest, method),
@@ -140,12 +141,11 @@ def _changes(candidates: Candidates) -> str:
 
 
 def _sure(contest: Contest, method: MethodTrials, over_seeds: MethodTrials) -> list[str]:
-    """The differences on which the decision rests, in held-out losses and on test examples."""
+    """The differences of held-out losses on which the decision rests, and whether clients differ beyond chance."""
     candidates = method.first.candidates
     sentences = []
     if candidates is not None:
         sentences += _held_out_differences(candidates)
-    sentences += _test_differences(contest, method)
     if len(method.first.summary["groups"]) > 1 and method.name not in BASELINES:
         reasons = [beyond_chance(method)]
         if len(over_seeds.trials) > 1:
@@ -223,7 +223,8 @@ def _open(contest: Contest, method: MethodTrials, over_seeds: MethodTrials) -> l
     for baseline in contest.baselines(method):
         gain = contest.mean_gain(method, baseline)
         if gain is not None and gain.sign == 0:
-            sentences.append(_tests_needed(contest, baseline, gain))
+            question = f"Whether tests differ from {BASELINES[baseline.name]}"
+            sentences.append(f"{question}: {tests_needed(contest, gain)}.")
     missing = [BASELINES[name] for name in BASELINES if contest.find(name) is None]
     if method.name not in BASELINES and missing:
         sentences.append(f"How it compares with {' and '.join(missing)}: not run in this folder.")
@@ -261,20 +262,24 @@ def _rounds_needed(candidates: Candidates) -> str:
     )
 
 
-def _tests_needed(contest: Contest, baseline: MethodTrials, gain: Gain) -> str:
-    """How many test examples would decide whether the method is better than a baseline."""
-    question = f"Whether tests differ from {BASELINES[baseline.name]}"
+def tests_needed(contest: Contest, gain: Gain) -> str:
+    """Return how many test examples would decide whether a method is better than another, as the end of a sentence.
+
+    Args:
+        contest: The comparison.
+        gain: The gain of the method, which is not significant.
+    """
+    if not gain.improvement:
+        return "the scores are equal"
     num_tests = _num_tests(contest)
-    if not gain.improvement or gain.noise is None:
-        return f"{question}: the scores are equal."
+    if gain.noise is None or not num_tests or not contest.noise_is_of_tests:
+        return "more seeds, or more clients, would tell"
     # Noise falls with the root of the number of test examples, or faster.
     times_as_many = (gain.noise / abs(gain.improvement)) ** 2
-    if not num_tests or not contest.noise_is_of_tests:
-        return f"{question}: more seeds, or more clients, would tell."
     if times_as_many > MAX_TIMES_AS_MANY:
-        return f"{question}: as good as equal, {number(gain.noise)} at most."
+        return f"as good as equal, {number(gain.noise)} at most"
     needed = _rounded(math.ceil(num_tests * times_as_many))
-    return f"{question}: about {needed} {contest.test_unit}, not {num_tests:g}, would decide if the difference stays."
+    return f"about {needed} {contest.test_unit}, not {num_tests:g}, would decide if the difference stays"
 
 
 def _rounded(needed: int) -> str:
@@ -377,7 +382,7 @@ def _lines(values: Mapping[str, Any], width: int, max_open: int) -> list[str]:
     parts = [
         ("Beware", _first(values["warnings"], 1, "further warning")),
         ("Decided", values["decided"]),
-        ("How sure", values["sure"]),
+        ("How sure", [*values["sure"], *values["tests"]]),
         ("Open", _first(values["open"], max_open, "further question")),
         ("Changes", values["changes"]),
         ("Worst", values["worst"]),

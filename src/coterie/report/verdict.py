@@ -18,6 +18,7 @@ from coterie.report.contest import BASELINES, Contest, Gain
 from coterie.report.headline import headline
 from coterie.report.noise import MIN_SAMPLE, mean_value
 from coterie.report.recommendation import Recommendation, recommend
+from coterie.report.screen import screen
 from coterie.report.setting_differences import unequal
 from coterie.report.sureness import sureness
 from coterie.report.trials import MethodTrials
@@ -45,7 +46,8 @@ def verdict(contest: Contest, method: MethodTrials | None = None) -> dict[str, A
         significant), missing (the baselines that were not run), command (which runs them), left_out
         (methods that are not compared) and unequal (other settings that differ). Also scenario, title,
         method (whose groups these are), run (its directory), groups, headline: see
-        :func:`~coterie.report.headline.headline`, and table: see :func:`table`, or None for a single
+        :func:`~coterie.report.headline.headline`, screen: see :func:`~coterie.report.screen.screen`,
+        and table: see :func:`table`, or None for a single
         method.
     """
     if method is None:
@@ -77,6 +79,7 @@ def verdict(contest: Contest, method: MethodTrials | None = None) -> dict[str, A
         "left_out": _left_out(contest),
         "unequal": _unequal(contest),
         "headline": headline(contest, method),
+        "screen": screen(contest, method),
         "table": table(contest) if is_comparison else None,
     }
 

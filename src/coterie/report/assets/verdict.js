@@ -52,6 +52,7 @@ function details(said, run, i) {
   return h("div", { class: "details", id: `details-${i}` },
     h("section", {}, h("h2", {}, "The groups"), lead !== said.found && h("p", {}, worded(said.found)), said.personal && h("p", {}, worded(said.personal)), run && groupsNow(run)),
     said.why && h("section", {}, h("h2", {}, "Why"), h("p", {}, worded(said.why))),
+    howSure(said.screen),
     h("section", {}, h("h2", {}, "Is it better?"),
       said.better.map((text) => h("p", {}, worded(text))),
       said.constant && h("p", {}, worded(said.constant)),
@@ -59,6 +60,21 @@ function details(said, run, i) {
       said.missing && [h("p", {}, said.missing), said.command && h("pre", {}, said.command)],
       [said.left_out, said.unequal].map((text) => text && h("p", { class: "quiet" }, text)),
       said.noise && h("details", {}, h("summary", {}, "When is a difference significant?"), h("p", { class: "about" }, worded(said.noise)))));
+}
+
+/** The differences on which the decision rests, what is not decided, and how the clients' scores are spread. */
+function howSure(screen) {
+  const { scores } = screen;
+  const share = (row, i) => (row.quantiles.length ? number(row.quantiles[i]) : "–");
+  const spread = scores && scores.rows.map((row) => h("tr", {}, [row.name, number(row.by_clients), number(row.by_examples), share(row, 0), share(row, 1), share(row, 2), number(row.worst)]
+    .map((text, i) => h("td", { class: i ? null : "left" }, text))));
+  const headings = ["", "mean", "by tests", "10 %", "median", "90 %", "worst"];
+  return h("section", {}, h("h2", {}, "How sure, and what is open"),
+    [...screen.sure, ...screen.changes, ...screen.worst].map((text) => h("p", {}, worded(text))),
+    screen.open.length > 0 && [h("p", {}, "Not decided:"), h("ul", {}, screen.open.map((text) => h("li", {}, worded(text))))],
+    scores && h("details", {}, h("summary", {}, "How the clients' scores are spread"),
+      h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Scores over clients" },
+        h("table", {}, h("thead", {}, h("tr", {}, headings.map((text) => h("th", { scope: "col" }, text)))), h("tbody", {}, spread)))));
 }
 
 /** The groups of a run's last round, with their clients. */
