@@ -217,45 +217,49 @@ def _verdict(
     contest: Contest, best: MethodTrials, references: list[tuple[MethodTrials, Scope]]
 ) -> str:
     """Whether a classic model is better than every method, in plain words."""
-    alone = [reference for reference, scope in references if scope == "client"]
-    together = [reference for reference, scope in references if scope != "client"]
-    scope_of = {id(reference): scope for reference, scope in references}
-    best_alone = _best(contest, alone)
-    sentences = []
+    # 1. A model of each client alone needs no exchange at all.
+    best_alone = _best(contest, [method for method, scope in references if scope == "client"])
     gain = contest.mean_gain(best_alone, best)
-    assert gain is not None
+    if gain is None:
+        return "No client was tested with both a classic model and a method."
     described = f"{best_alone.label} of each client alone, which needs no federation"
     scores = f"{contest.mean_name} {number(gain.score)} against {number(gain.rival_score)}"
     # The same from the side of the method.
     scores_of_best = f"{contest.mean_name} {number(gain.rival_score)} against {number(gain.score)}"
-    if gain.improvement > 0:
-        sureness = "beyond chance" if gain.sign == 1 else "which may be chance"
-        sentences.append(
-            f"A classic model beats every method: {described}, is better than {best.label}, "
-            f"the best method ({scores}; {sureness})."
+    if gain.improvement > 0 and gain.sign == 1:
+        sentence = (
+            f"A classic model beats every method: {described}, is better than {best.label}, the best "
+            f"method ({scores}; beyond chance). By these tests, federating is not worth it."
         )
-        sentences.append("By these tests, federating is not worth it.")
+    elif gain.improvement >= 0:
+        sentence = (
+            f"A classic model is as good as every method: {described}, is not worse than {best.label}, "
+            f"the best method ({scores}). By these tests, federating is not shown to be worth it."
+        )
     elif gain.sign == -1:
-        sentences.append(
+        sentence = (
             f"Federating is worth it by these tests: {best.label}, the best method, is better than "
             f"{described} ({scores_of_best}; beyond chance)."
         )
     else:
-        sentences.append(
+        sentence = (
             f"Whether federating is worth it is not decided: {best.label}, the best method, is not better "
             f"beyond chance than {described} ({scores_of_best}): {tests_needed(contest, gain)}."
         )
-    if together:
-        best_together = _best(contest, together)
-        gain = contest.mean_gain(best_together, best)
-        if gain is not None and gain.improvement > 0:
-            where = TRAINED_ON[scope_of[id(best_together)]]
-            sureness = "beyond chance" if gain.sign == 1 else "which may be chance"
-            sentences.append(
-                f"With rows in one place, a classic model beats every method: {best_together.label} "
-                f"on {where} reaches {number(gain.score)} ({sureness})."
-            )
-    return " ".join(sentences)
+    # 2. Models of several clients need their rows in one place.
+    together = [(method, scope) for method, scope in references if scope != "client"]
+    if not together:
+        return sentence
+    best_together = _best(contest, [method for method, _ in together])
+    gain = contest.mean_gain(best_together, best)
+    if gain is None or gain.improvement <= 0:
+        return sentence
+    (place,) = (TRAINED_ON[scope] for method, scope in together if method is best_together)
+    degree = "beats every method" if gain.sign == 1 else "is as good as every method"
+    return (
+        f"{sentence} With rows in one place, a classic model {degree}: {best_together.label} "
+        f"({place}) has {number(gain.score)}."
+    )
 
 
 def _table(entries: list[dict[str, Any]]) -> list[str]:

@@ -53,13 +53,13 @@ def screen(
 
     Returns:
         Lists of sentences: decided (which models the clients use), sure (how sure that is), tests
-        (how it compares with the baselines on test examples), open (what was not decided, and what would decide it), changes (how often the candidate in
-        use changed; empty for other methods), worst (the client with the worst score, and what it
-        has with the baselines) and warnings. And scores, None if no round was tested: metric,
-        round, unit and tests (the number of test examples), and a row for the method, each baseline
-        and always predicting the same: name, by_clients (the mean over clients), by_examples (every
-        test example counts the same), quantiles (over clients, as in :data:`QUANTILES`), worst and
-        worst_client.
+        (how it compares with the baselines on test examples), open (what was not decided, and what
+        would decide it), changes (how often the candidate in use changed; empty for other methods),
+        worst (the client with the worst score, and what it has with the baselines) and warnings. And
+        scores, None if no round was tested: metric, round, unit and tests (the number of test
+        examples), and a row for the method, each baseline and always predicting the same: name,
+        by_clients (the mean over clients), by_examples (every test example counts the same),
+        quantiles (over clients, as in :data:`QUANTILES`), worst and worst_client.
     """
     candidates = method.first.candidates
     return {

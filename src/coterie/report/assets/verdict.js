@@ -65,10 +65,9 @@ function details(said, run, i) {
 /** The differences on which the decision rests, what is not decided, and how the clients' scores are spread. */
 function howSure(screen) {
   const { scores } = screen;
-  const share = (row, i) => (row.quantiles.length ? number(row.quantiles[i]) : "–");
-  const spread = scores && scores.rows.map((row) => h("tr", {}, [row.name, number(row.by_clients), number(row.by_examples), share(row, 0), share(row, 1), share(row, 2), number(row.worst)]
-    .map((text, i) => h("td", { class: i ? null : "left" }, text))));
-  const headings = ["", "mean", "by tests", "10 %", "median", "90 %", "worst"];
+  const cells = (row) => [row.by_clients, row.by_examples, ...row.quantiles].map((value) => h("td", {}, score(scores, value)));
+  const spread = scores && scores.rows.map((row) => h("tr", {}, h("td", { class: "left" }, row.name), cells(row)));
+  const headings = ["", "mean", "by tests", "10 %", "median", "90 %"];
   return h("section", {}, h("h2", {}, "How sure, and what is open"),
     [...screen.sure, ...screen.changes, ...screen.worst].map((text) => h("p", {}, worded(text))),
     screen.open.length > 0 && [h("p", {}, "Not decided:"), h("ul", {}, screen.open.map((text) => h("li", {}, worded(text))))],
