@@ -36,6 +36,7 @@ from coterie.methods import (
     Independent,
     KNNPer,
     Race,
+    Scaffold,
     SplitHalf,
     Tuned,
 )
@@ -45,6 +46,8 @@ EXAMPLES: dict[str, Any] = {
     "fedavg-half": FedAvg(fraction=0.5),
     "fedprox": FedProx(),
     "fedprox-half": FedProx(mu=1.0, fraction=0.5, weighting="uniform"),
+    "scaffold": Scaffold(),
+    "scaffold-half": Scaffold(server_lr=0.5, fraction=0.5, weighting="data"),
     "fedopt": FedOpt(),
     "fedopt-momentum": FedOpt(optimizer="momentum", method="cfl"),
     "fedopt-adagrad": FedOpt(optimizer="adagrad", method=FLHC(warmup=2)),
@@ -150,6 +153,7 @@ EXAMPLES: dict[str, Any] = {
 IN_FEW_ROUNDS: dict[str, Any] = {
     "fedavg": FedAvg(fraction=0.5),
     "fedprox": FedProx(mu=0.5, fraction=0.5),
+    "scaffold": Scaffold(fraction=0.5),
     "fedopt": FedOpt(method=CFL(eps1=10.0, eps2=0.0, gamma_max=0.0, persistence=1)),
     "independent": Independent(),
     "cfl": CFL(eps1=10.0, eps2=0.0, gamma_max=0.0, persistence=1, fraction=0.5),

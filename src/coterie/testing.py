@@ -37,6 +37,7 @@ from coterie.core import (
     QuestionSums,
     Replies,
     Task,
+    Training,
     as_groups,
     check_declared,
     groups_by,
@@ -171,6 +172,7 @@ class Pull:
                 continue
             # The client starts from the mean of the offered models of lowest loss.
             offered_models = list(plan.models[list(task.offered)])
+            correction = offered_models.pop() if task.corrected else None
             offered_losses = [self._loss(client, offered_model) for offered_model in offered_models]
             by_loss = sorted(range(len(offered_models)), key=offered_losses.__getitem__)
             best_positions = by_loss[: task.choose]
@@ -184,6 +186,9 @@ class Pull:
             direction = self.targets[client] - start_model
             moved_share = 1 - (1 - self.rate) ** self._epochs(task)
             update = -direction if task.gradient else moved_share * direction + update_noise
+            # What is added to gradients moves the model by its negative, times the learning rate.
+            if correction is not None:
+                update -= Training().lr * correction
             for layer_name in task.local_layers:
                 update[slice(*self.columns[layer_name])] = 0.0
             # Two halves differ from the update by opposite noise, so the update is their mean.

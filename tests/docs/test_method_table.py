@@ -86,9 +86,12 @@ def seen(name: str) -> Seen:
                 found.partial |= bool(task.local_layers)
                 # A client that only measures reports losses, and the server chooses.
                 decides = task.trains or leaf.need == "sums"
-                found.chose |= decides and task.choose < len(task.offered)
-                found.k = max(found.k, len(task.offered))
-                received[client] |= {leaf.models[row].numpy().tobytes() for row in task.offered}
+                found.chose |= decides and task.chooses
+                found.k = max(found.k, task.models_offered)
+                for place, row in enumerate(task.offered):
+                    # A correction is sent besides the model, even if it has the same numbers.
+                    kind = b"model" if place < task.models_offered else b"correction"
+                    received[client] |= {kind + leaf.models[row].numpy().tobytes()}
                 if task.trains and task.private.sends_update:
                     # With sums, the mean of both halves is sent.
                     replied[client] += 2 if task.halves and leaf.need != "sums" else 1

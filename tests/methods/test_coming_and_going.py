@@ -33,9 +33,9 @@ def at_random(seed: int, share: float = 0.3) -> Silence:
 
 
 def sums_to_one(name: str) -> bool:
-    """Whether a model that is trained gets an average; not by the rules of IFCA's gradients, Cho's MAXFL and FedOpt."""
+    """Whether a model that is trained gets an average; not by IFCA's gradients, Cho's MAXFL, FedOpt and SCAFFOLD."""
     method = EXAMPLES[name]
-    if method.name == "fedopt":
+    if method.name in ("fedopt", "scaffold"):
         return False
     return getattr(method, "averaging", "") != "gradients" and getattr(method, "rule", "") != "cho"
 

@@ -13,6 +13,7 @@ from coterie.settings.calls import public
 Feature = Literal[
     "several-tasks",
     "model-choice",
+    "correction",
     "losses",
     "held-out-losses",
     "holdout",
@@ -34,6 +35,7 @@ FEATURES: tuple[Feature, ...] = get_args(Feature)
 IN_WORDS: dict[Feature, str] = {
     "several-tasks": "to do several tasks at once",
     "model-choice": "to choose among several models",
+    "correction": "to correct its gradients",
     "losses": "for the loss of a model",
     "held-out-losses": "for the losses of single held-out examples",
     "holdout": "to hold examples out of training",
@@ -154,7 +156,8 @@ def features_of(task: Task) -> frozenset[Feature]:
     # One line for each feature: whether the task asks for it.
     personal = task.personal
     is_asked: dict[Feature, bool] = {
-        "model-choice": len(task.offered) > 1,
+        "model-choice": task.models_offered > 1,
+        "correction": task.corrected,
         "losses": task.measure is not None,
         "held-out-losses": task.holdout.report_losses,
         "holdout": task.holdout.share > 0,

@@ -254,6 +254,8 @@ class Task:
         offered: Rows of the plan's models, m >= 1.
         choose: How many of the offered models the client takes: those with the lowest loss on its
             own data.
+        corrected: Whether the last offered row is no model, but is added to every gradient in local
+            training (SCAFFOLD).
         training: Replaces the training settings of the experiment, if given.
         epochs: Replaces the epochs or steps of the training settings, if given; 0 only measures.
         lr_round: The round (from 0) up to which the learning rate has decayed; ``None`` for the
@@ -288,6 +290,7 @@ class Task:
 
     offered: tuple[int, ...]
     choose: int = 1
+    corrected: bool = False
     training: Training | None = None
     epochs: int | None = None
     lr_round: int | None = None
@@ -307,6 +310,16 @@ class Task:
                 raise ValueError(
                     f"Task.offered must be rows of the plan's models, from 0, got {offered_row!r}"
                 )
+        if self.corrected and (self.gradient or self.halves or self.local_layers or self.stages):
+            raise ValueError(
+                "Task.corrected needs a task that trains the whole model on all data of the client"
+            )
+        if self.corrected and self.personal is not None and self.personal.mixture is not None:
+            raise ValueError("Task.corrected needs a task that trains no mixture")
+        if self.corrected and (len(self.offered) != 2 or self.measure or not self.trains):
+            raise ValueError(
+                f"Task.corrected needs a model to train and a row that is added to gradients, got {self.offered}"
+            )
         if not 1 <= self.choose <= len(self.offered):
             raise ValueError(
                 f"Task.choose must be 1 to the {len(self.offered)} models offered, got {self.choose}"
@@ -332,8 +345,18 @@ class Task:
             )
         # Choosing takes losses, so the client must measure. The dataclass is frozen, therefore
         # ``object.__setattr__``.
-        if self.choose < len(self.offered) and self.measure is None:
+        if self.chooses and self.measure is None:
             object.__setattr__(self, "measure", "train")
+
+    @property
+    def models_offered(self) -> int:
+        """The number of models that are offered."""
+        return len(self.offered) - self.corrected
+
+    @property
+    def chooses(self) -> bool:
+        """Whether the client chooses among several models."""
+        return self.choose < self.models_offered
 
     @property
     def trains(self) -> bool:

@@ -543,7 +543,8 @@ class ClientPool:
         except ValueError:
             # It cannot make a step, and its task reports this error.
             return client_alone
-        return order.training, task.stages, task.personal, order.lr, batch_shapes
+        settings = (order.training, order.lr, task.stages, task.personal, task.corrected)
+        return settings, batch_shapes
 
     def _cut(self, similar_orders: Sequence[PlacedOrder]) -> Iterator[list[PlacedOrder]]:
         """Cut a group into as few blocks as possible; clients with similar numbers of examples share a block."""

@@ -75,7 +75,7 @@ def _reply_numbers(task: Task, wire: Wire) -> int:
     """Numbers in a reply besides the update: the example count, choices, loss and accuracy per model."""
     # A loss and an accuracy for each offered model, and the rows of the chosen ones.
     measured_numbers = 2 * len(task.offered) if task.measure else 0
-    choice_numbers = task.choose if task.choose < len(task.offered) else 0
+    choice_numbers = task.choose if task.chooses else 0
     return wire.counts + measured_numbers + choice_numbers
 
 

@@ -33,6 +33,7 @@ from coterie.methods.independent import Independent as Independent
 from coterie.methods.knnper import KNNPer as KNNPer
 from coterie.methods.maxfl import MAXFL as MAXFL
 from coterie.methods.race import Race as Race
+from coterie.methods.scaffold import Scaffold as Scaffold
 from coterie.methods.split_half import SplitHalf as SplitHalf
 from coterie.methods.tuned import Tuned as Tuned
 from coterie.settings.calls import public
@@ -45,6 +46,7 @@ for method in (
     FedAvg,
     FedProx,
     FedOpt,
+    Scaffold,
     Independent,
     CFL,
     FLHC,

@@ -34,6 +34,7 @@ from coterie.training.learner import (
     plain,
     staged,
     stepper,
+    tensors_of,
 )
 from coterie.training.precision import computing
 
@@ -127,6 +128,7 @@ class Block:
         *,
         stages: Sequence[Stage] = (),
         pull_term: PullToShared | None = None,
+        correction: Tensor | None = None,
     ) -> Tensor:
         """Train the model of each client on its own examples.
 
@@ -137,6 +139,7 @@ class Block:
             generators: Generator of each client, which draws the order of its examples.
             stages: Stages with the layers that they train; none to train all layers at once.
             pull_term: A term that pulls each client's model to another one.
+            correction: Rows ``(w, d)`` that are added to the gradients of each client.
 
         Returns:
             The trained rows ``(w, d)``, which the learner's next block overwrites.
@@ -152,7 +155,12 @@ class Block:
         is_present = _present([len(split) for split in splits], len(longest)).to(learner.device)
         for positions, stage_training in staged(self.layout, training, stages):
             make_step = self._stepper(
-                positions, stage_training, learning_rate, pull_term, trains_all=not stages
+                positions,
+                stage_training,
+                learning_rate,
+                pull_term,
+                correction,
+                trains_all=not stages,
             )
             first_starts = batch_starts(len(longest), stage_training, learner.min_batch)
             for pass_starts in passes(first_starts, stage_training):
@@ -175,6 +183,7 @@ class Block:
         stage_training: Training,
         learning_rate: float,
         pull_term: PullToShared | None,
+        correction: Tensor | None,
         trains_all: bool,
     ) -> Callable[..., None]:
         """Return a function of a batch, its targets and what of it is no padding, which makes a step of some tensors."""
@@ -183,12 +192,21 @@ class Block:
             None if pull_term is None else pull_term.of(self.layout, positions, learner.device)
         )
         trained_values = [self.values[position] for position in positions]
+        added_tensors = None
+        if correction is not None:
+            added_tensors = tensors_of(correction, self.layout, positions, learner.device)
         optimise = stepper(
-            trained_values, stage_training, learning_rate, stacked=True, pull_term=pulled_parameters
+            trained_values,
+            stage_training,
+            learning_rate,
+            stacked=True,
+            pull_term=pulled_parameters,
+            added_tensors=added_tensors,
         )
         # Plain SGD of all layers of a stack adds products of matrices to the weights directly.
+        has_terms = pull_term is not None or correction is not None
         direct_stack = (
-            self.stack if plain(stage_training) and trains_all and pull_term is None else None
+            self.stack if plain(stage_training) and trains_all and not has_terms else None
         )
 
         def make_step(inputs: Tensor, targets: Tensor, is_present: Tensor) -> None:

@@ -267,6 +267,7 @@ def answer(learner: Learner, job: Job) -> ClientResult:
                 order.lr,
                 generator(*order.draws),
                 stages=task.stages,
+                correction=job.correction,
             )
             update = trained_model - start.model
         # Train the personal model, which stays at the client.
@@ -394,12 +395,19 @@ def _trained_together(
         order.lr,
         [generator(*job.order.draws) for job in jobs],
         stages=order.task.stages,
+        correction=_corrections(jobs),
     )
     updates = [model_row.cpu() - model for model_row, model in zip(trained, models, strict=True)]
     personal = order.task.personal
     if personal is None:
         return updates, [None] * len(jobs)
     return updates, _personal_together(learner, jobs, personal, models, updates)
+
+
+def _corrections(jobs: Sequence[Job]) -> Tensor | None:
+    """The rows ``(w, d)`` that the clients of a block add to their gradients; None if they add none."""
+    corrections = [job.correction for job in jobs if job.correction is not None]
+    return torch.stack(corrections) if corrections else None
 
 
 def _personal_together(
@@ -460,8 +468,8 @@ def _measured(learner: Learner, jobs: Sequence[Job]) -> list[list[Scores]]:
 def _start(job: Job, scores: list[Scores]) -> TrainingStart:
     """Choose among the offered models those of lowest loss, and take their mean."""
     # A client that needs no choice starts from the mean of all offered models.
-    chosen = list(range(len(job.offered)))
-    if job.task.choose < len(job.offered):
+    chosen = list(range(job.task.models_offered))
+    if job.task.chooses:
         chosen = _lowest(scores, job.task.choose)
     return TrainingStart(mean_model([job.offered[position] for position in chosen]), scores, chosen)
 

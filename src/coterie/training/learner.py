@@ -381,6 +381,7 @@ class Learner:
         *,
         stages: Sequence[Stage] = (),
         pull_term: PullToShared | None = None,
+        correction: Tensor | None = None,
     ) -> Tensor:
         """Train a model.
 
@@ -392,6 +393,7 @@ class Learner:
             generator: Draws the order of the examples.
             stages: Stages with the layers that they train; none to train all layers at once.
             pull_term: A term that pulls the model to another one.
+            correction: A row ``(d,)`` that is added to every gradient.
 
         Returns:
             The trained row ``(d,)``.
@@ -399,7 +401,8 @@ class Learner:
         self.load(model_row)
         self.module.train()
         # Plain SGD may be faster on large dense layers.
-        if not stages and pull_term is None and self.dense.gain(training):
+        has_terms = pull_term is not None or correction is not None
+        if not stages and not has_terms and self.dense.gain(training):
             self._train_dense(self._batches(examples, training, generator), learning_rate)
             return self.master.row().to("cpu", copy=True)
         for positions, stage_training in staged(self.layout, training, stages):
@@ -409,8 +412,15 @@ class Learner:
             pulled_parameters = (
                 None if pull_term is None else pull_term.of(self.layout, positions, self.device)
             )
+            added_tensors = None
+            if correction is not None:
+                added_tensors = tensors_of(correction, self.layout, positions, self.device)
             make_step = stepper(
-                trained_values, stage_training, learning_rate, pull_term=pulled_parameters
+                trained_values,
+                stage_training,
+                learning_rate,
+                pull_term=pulled_parameters,
+                added_tensors=added_tensors,
             )
             for inputs, targets in self._batches(examples, stage_training, generator):
                 make_step(self.gradients(inputs, targets, parameters))
@@ -613,13 +623,19 @@ class PullToShared:
         self, layout: Layout, positions: Sequence[int], device: torch.device
     ) -> tuple[float, list[Tensor]]:
         """The weight, and the tensors of ``toward`` for some of the trainable parameters."""
-        leading_shape = self.toward.shape[:-1]
-        # Cut the row into the tensors of these parameters.
-        pieces = [layout.pieces[position] for position in positions]
-        return self.weight, [
-            self.toward[..., piece.start : piece.stop].view(*leading_shape, *piece.shape).to(device)
-            for piece in pieces
-        ]
+        return self.weight, tensors_of(self.toward, layout, positions, device)
+
+
+def tensors_of(
+    row: Tensor, layout: Layout, positions: Sequence[int], device: torch.device
+) -> list[Tensor]:
+    """Return the tensors of some of the trainable parameters in a row ``(d,)``, or in one for each client ``(w, d)``."""
+    leading_shape = row.shape[:-1]
+    pieces = [layout.pieces[position] for position in positions]
+    return [
+        row[..., piece.start : piece.stop].view(*leading_shape, *piece.shape).to(device)
+        for piece in pieces
+    ]
 
 
 def staged(
@@ -674,6 +690,7 @@ def stepper(
     *,
     stacked: bool = False,
     pull_term: tuple[float, Sequence[Tensor]] | None = None,
+    added_tensors: Sequence[Tensor] | None = None,
 ) -> Step:
     """Return a function that makes one step of local training, with a new optimiser.
 
@@ -684,6 +701,7 @@ def stepper(
         stacked: Whether the first dimension of the tensors is that of clients; then each client is
             clipped separately.
         pull_term: Weight of a term that pulls the tensors to other ones, and these.
+        added_tensors: What is added to the gradients, one for each of the tensors.
 
     Returns:
         A function of the gradients of a batch, one for each of ``trained_tensors``.
@@ -706,6 +724,11 @@ def stepper(
             gradients = [
                 gradient.float().add(tensor - pulled_towards, alpha=pull_weight)
                 for gradient, tensor, pulled_towards in pulled_gradients
+            ]
+        if added_tensors is not None:
+            gradients = [
+                gradient.float() + added
+                for gradient, added in zip(gradients, added_tensors, strict=True)
             ]
         if training.clip is not None:
             gradients = _clipped(

@@ -206,6 +206,11 @@ class Job:
         """The task of the order."""
         return self.order.task
 
+    @property
+    def correction(self) -> Tensor | None:
+        """The row ``(d,)`` that is added to every gradient, or None."""
+        return self.offered[-1] if self.task.corrected else None
+
     def of_order(self, order: Order) -> Job:
         """Return the job for one of the orders into which this whole job's order is divided.
 

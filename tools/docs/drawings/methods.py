@@ -34,6 +34,7 @@ METHOD_DRAWINGS: dict[str, Callable[[], Drawing]] = {
     "knn-per": methods_of_one_model.knn_per,
     "maxfl": methods_of_one_model.maxfl,
     "race": methods_of_choice.race,
+    "scaffold": methods_of_one_model.scaffold,
     "split-half": methods_of_groups.split_half,
     "split-half-private": methods_of_choice.split_half_private,
     "split-half-sums": methods_of_choice.split_half_sums,

@@ -70,6 +70,29 @@ def fedprox() -> Drawing:
     return drawing
 
 
+def scaffold() -> Drawing:
+    """Steps that lead to a client's own optimum, and the correction back to that of all."""
+    drawing = sheet(
+        "SCAFFOLD",
+        "each step corrected towards all",
+        "From the shared model, the steps of a client lead to its own optimum. An arrow, c minus "
+        "c-i, turns each step towards the optimum of all clients.",
+    )
+    model(drawing, 48, 128, side=36)
+    drawing.circle(300, 40, 9, fill="c0")
+    drawing.text(300, 22, "its own", anchor="middle")
+    drawing.circle(300, 128, 9, fill=SHARED)
+    drawing.text(300, 156, "of all", anchor="middle")
+    for start in (76, 140, 204):
+        height = 128 - (start - 76) * 0.06
+        drawing.arrow((start, height), (start + 54, height - 26), colour="c0")
+        drawing.arrow(
+            (start + 54, height - 26), (start + 56, height - 4), colour="accent", width=STRONG
+        )
+    drawing.text(196, 78, "c − cᵢ", anchor="middle", italic=True, size=16)
+    return drawing
+
+
 def fedopt() -> Drawing:
     """The mean update of each group goes through an optimizer of its own."""
     drawing = sheet(

@@ -129,16 +129,18 @@ class FunctionLearner(training.Learner):
         *,
         stages: Sequence[Stage] = (),
         pull_term: PullToShared | None = None,
+        correction: Tensor | None = None,
     ) -> Tensor:
         """Train from ``model_row`` ``(d,)`` and return the trained row; the global generator is seeded by the task.
 
         Raises:
-            ValueError: The task trains in stages or with a pull, which the app's function does not
-                do.
+            ValueError: The task trains in stages, with a pull or with corrected gradients, which the
+                app's function does not do.
         """
-        if stages or pull_term is not None:
+        if stages or pull_term is not None or correction is not None:
             raise ValueError(
-                "this app trains by a function of its own, so it cannot train in stages or pull to another model"
+                "this app trains by a function of its own, so it cannot train in stages, pull to another model or correct "
+                "gradients"
             )
         self.load(model_row)
         self.module.train()

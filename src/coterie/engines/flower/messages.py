@@ -743,6 +743,7 @@ NOT_IN_A_PLAIN_APP = FEATURES
 """Features of a task that an app ignores if it does not know Coterie: it trains one model as it likes."""
 
 NOT_IN_A_FUNCTION: tuple[Feature, ...] = (
+    "correction",
     "held-out-losses",
     "gradients",
     "stages",
