@@ -41,7 +41,9 @@ def test_only_the_lead_changes_the_groups(run: Path) -> None:
     served = {line["round"]: len(line["groups"]) for line in lines}
     assert (served[3], served[4]) == (1, 4)
     early = [note for line in lines[:3] for note in line["notes"]]
-    assert {"arm"} <= {note["kind"] for note in early} <= {"arm", "tune", "keep", "hold"}
+    assert (
+        {"arm"} <= {note["kind"] for note in early} <= {"arm", "tune", "keep", "hold", "standing"}
+    )
     assert not any(note["parts"] for note in early)
     assert "not in use" in next(note["text"] for note in early if note["kind"] == "arm")
 

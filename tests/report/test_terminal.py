@@ -208,6 +208,30 @@ def test_a_comparison_says_what_sets_entries_apart() -> None:
     assert "eps1" not in shown(terminal.comparison([one]))
 
 
+def test_a_narrow_terminal_shows_costs_in_a_table_of_their_own() -> None:
+    value = {"mean": 0.5, "low": None, "high": None, "sd": None}
+    entry: dict[str, Any] = {
+        "method": "independent",
+        "scenario": "digits/iid",
+        "settings": {},
+        "metric": "accuracy",
+        "training": {"lr": 0.1},
+        "scenario_settings": {},
+        "limits": {"rounds": 9},
+        "seeds": [0],
+        "rounds": [9],
+        **dict.fromkeys(COMPARED_NUMBERS, value),
+        "isolated": {"mean": None},
+    }
+    wide = shown(terminal.comparison([entry]), width=120)
+    narrow = shown(terminal.comparison([entry]), width=80)
+    assert sum(line.startswith("independent") for line in wide.splitlines()) == 1
+    assert sum(line.startswith("independent") for line in narrow.splitlines()) == 2
+    # The same words, and nothing is cut off.
+    assert set(wide.split()) == set(narrow.split())
+    assert "…" not in narrow
+
+
 def test_settings_in_which_rows_of_different_methods_differ_are_said_once() -> None:
     blank = {name: {"mean": None, "low": None, "high": None} for name in COMPARED_NUMBERS}
     about: dict[str, Any] = {

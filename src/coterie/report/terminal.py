@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.console import Group as Together
 from rich.table import Table
 from rich.text import Text
@@ -165,7 +168,7 @@ def comparison(compared: Sequence[Mapping[str, Any]]) -> Together:
     Args:
         compared: The entries of :func:`coterie.compare`.
     """
-    paragraphs: list[Text | Table] = []
+    paragraphs: list[Text | FittingTable] = []
     for world_title, entries in _of_worlds(compared):
         labels = numbered([entry["method"] for entry in entries])
         # An empty line between two scenarios.
@@ -270,8 +273,46 @@ def _worst_clients(entries: Sequence[Mapping[str, Any]], labels: Sequence[str]) 
     return f"worst client: {', '.join(phrases)}; compare --clients shows all clients"
 
 
-def _comparison(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> Table:
-    """Return the table of one scenario: at most 116 columns, for labels of 11 letters."""
+COSTS = ("exchanges", "up", "down", "client\nevals")
+"""Headings of the columns that a narrow terminal shows in a table of their own."""
+
+
+@dataclass(frozen=True)
+class FittingTable:
+    """A table of rows whose costs follow in a second table where the terminal is too narrow for one.
+
+    Attributes:
+        rows: The rows; their first column names them.
+    """
+
+    rows: Sequence[Cells]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if _width(self.rows) <= options.max_width:
+            yield _table_of(self.rows)
+            return
+        results = []
+        costs = []
+        for name, *cells in self.rows:
+            results.append([name, *(cell for cell in cells if cell[0] not in COSTS)])
+            costs.append([name, *(cell for cell in cells if cell[0] in COSTS)])
+        yield _table_of(results)
+        yield Text("")
+        yield _table_of(costs)
+
+
+def _width(rows: Sequence[Cells]) -> int:
+    """The columns of a terminal that a table of rows takes."""
+    widths = []
+    for column in zip(*rows, strict=True):
+        lines = [line for cell in column for text in cell for line in text.split("\n")]
+        widths.append(max(map(cell_len, lines)))
+    # Two columns are between two of the table.
+    return sum(widths) + 2 * (len(widths) - 1)
+
+
+def _comparison(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> FittingTable:
+    """Return the table of one scenario: at most 116 columns for labels of 11 letters, or two of 72."""
     has_adversaries = any(entry["isolated"]["mean"] is not None for entry in compared)
     has_personal = any(entry["personal"]["mean"] for entry in compared)
     rows = []
@@ -302,7 +343,7 @@ def _comparison(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) ->
         if has_adversaries:
             cells.append(("adversaries\nisolated", decimals(entry["isolated"]["mean"], 2)))
         rows.append(cells)
-    return _table_of(rows)
+    return FittingTable(rows)
 
 
 MAX_CLIENTS_IN_TABLE = 24
