@@ -36,6 +36,7 @@ from coterie.core import (
     PrivateTask,
     QuestionSums,
     Replies,
+    Statistic,
     Task,
     Training,
     as_groups,
@@ -147,6 +148,15 @@ class Pull:
         held_out_targets = self.targets[client] + torch.stack(list(map(self._turned, offsets)))
         return (((model - held_out_targets) ** 2).sum(1) / 2).numpy()
 
+    def _statistic(self, client: Client, statistic: Statistic) -> np.ndarray:
+        """What a client tells of its data: numbers that follow from its target, and that no map of rows changes."""
+        target = self.targets[client]
+        mean = (target if self.turn is None else self.turn.T @ target).numpy().round(3)
+        if statistic == "feature-mean":
+            return mean.astype(np.float64)
+        # More examples of the classes in whose direction the target is.
+        return np.floor(np.clip(10 * mean + 10, 0, 20)).astype(np.float64)
+
     def _loss(self, client: Client, model: Tensor) -> float:
         return float(((model - self.targets[client]) ** 2).sum()) / 2
 
@@ -167,6 +177,7 @@ class Pull:
         accuracies_of_clients: list[tuple[float, ...]] = []
         updates: list[Tensor] = []
         half_updates: dict[Client, tuple[Tensor, Tensor]] = {}
+        statistics: dict[Statistic, dict[Client, np.ndarray]] = {}
         for client, task in sorted(plan.tasks.items()):
             if silent(exchange, client):
                 continue
@@ -203,6 +214,8 @@ class Pull:
             losses_of_clients.append(tuple(reported_losses))
             accuracies_of_clients.append(tuple(1 / (1 + loss) for loss in reported_losses))
             updates.append(update if task.trains else torch.zeros(self.size))
+            for statistic in task.statistics:
+                statistics.setdefault(statistic, {})[client] = self._statistic(client, statistic)
         # The method gets only that part of the replies which its plan needs.
         all_replies = Replies(
             clients=tuple(answering_clients),
@@ -212,6 +225,7 @@ class Pull:
             accuracies=tuple(accuracies_of_clients),
             updates=self._stacked(plan, updates),
             halves=self._halved(plan, half_updates),
+            statistics=statistics,
         )
         if plan.need == "sums":
             return self._sums(plan, all_replies, half_updates)

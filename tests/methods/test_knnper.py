@@ -373,7 +373,7 @@ def test_targets_that_are_no_classes_are_told_at_the_first_test() -> None:
     }
     with pytest.raises(
         coterie.engines.workers.EngineError,
-        match="the nearest examples need a class label for each input",
+        match="features need a class label for each input",
     ):
         play(KNNPer(), replace(tried, clients=floats), 1)
 

@@ -12,7 +12,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from coterie.core import Plan, Task, needs_of
+from coterie.core import STATISTICS, Plan, Task, needs_of
 from coterie.files import read_regular, reason
 from coterie.models.layout import Layout
 from coterie.settings import SettingError, UserError, check, setting
@@ -137,9 +137,12 @@ class Boundary:
             SettingError: The method is not compatible with the boundary.
         """
         needs = needs_of(method)
-        # Losses on a client's data would be sent without noise.
-        if self.noise and {"losses", "held-out-losses"}.intersection(needs.features):
+        # Losses on a client's data, and statistics of them, would be sent without noise.
+        unprotected = {"losses", "held-out-losses", *STATISTICS}
+        if self.noise and unprotected.intersection(needs.features):
             raise self._measured(method.name)
+        if self.masks and set(STATISTICS).intersection(needs.features):
+            raise self._told(method.name)
         if self.masks and not needs.sums_only:
             raise SettingError(
                 f"Boundary.masks must be false for {method.name}, got true: it needs the update, the losses or the choice "
@@ -192,6 +195,8 @@ class Boundary:
             )
         if self.noise and not all(self.covers(task, plan.private.hides_choices) for task in tasks):
             raise self._measured(name)
+        if self.masks and any(task.statistics for task in tasks):
+            raise self._told(name)
         # A map of the whole row hides where a layer is.
         if self.rotation in WHOLE_ROW:
             all_layers = set(layout.columns)
@@ -207,8 +212,8 @@ class Boundary:
             task: The task.
             hidden: Whether its plan is hidden.
         """
-        # No noise is added to losses on held-out data.
-        if task.holdout.report_losses:
+        # No noise is added to losses on held-out data, or to statistics.
+        if task.holdout.report_losses or task.statistics:
             return False
         # An answer is noised only if its numbers are bounded, or if it is the choice of a cell.
         question = task.private.question
@@ -222,7 +227,12 @@ class Boundary:
     def _measured(self, method_name: str) -> SettingError:
         return SettingError(
             f"Boundary.noise {self.noise:g} cannot be used with {method_name} and these settings: "
-            "clients would send losses on their data, or choices based on them, without noise"
+            "clients would send losses or statistics of their data, or choices based on them, without noise"
+        )
+
+    def _told(self, method_name: str) -> SettingError:
+        return SettingError(
+            f"Boundary.masks must be false for {method_name}, got true: it asks each client for statistics of its data"
         )
 
     def hidden(self, hiding_reason: str) -> SettingError:

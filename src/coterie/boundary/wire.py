@@ -16,7 +16,9 @@ from coterie.boundary.rules import WHOLE_ROW, Boundary
 from coterie.core import Client, Federation, Plan, Task
 from coterie.models.layout import Layout
 from coterie.randomness import Purpose, generator, numpy_generator, seeded
+from coterie.settings import SettingError
 from coterie.settings.calls import public
+from coterie.training.statistics import NO_DENSE_LAYER, sizes
 
 AFTER_PARAMETERS = "others"
 """Name of the array with the entries behind the parameters, which is sent with a compressed update.
@@ -440,6 +442,9 @@ class Wire:
             SettingError: The plan is not compatible.
         """
         self.boundary.check_plan(plan, self.layout, method_name)
+        asks_statistics = any(task.statistics for task in plan.tasks.values())
+        if asks_statistics and sizes(self.layout) is None:
+            raise SettingError(f"{method_name} cannot be used with this model: {NO_DENSE_LAYER}")
 
     def releases(self, task: Task, hidden: bool = False) -> int:
         """The number of updates that a client sends in ``task`` and that noise must cover.

@@ -54,6 +54,7 @@ from coterie.core.replies import (
 )
 from coterie.core.rounds import HALVES, Kept, Position, Round
 from coterie.core.tasks import (
+    STATISTICS,
     Holdout,
     Need,
     Personal,
@@ -62,6 +63,7 @@ from coterie.core.tasks import (
     PrivateTask,
     Question,
     Stage,
+    Statistic,
     Task,
     Training,
     Weighting,
@@ -76,6 +78,7 @@ __all__ = [
     "MEANS",
     "P_VALUE",
     "STATES",
+    "STATISTICS",
     "WORST_LOSS",
     "Admits",
     "AppliedLimits",
@@ -111,6 +114,7 @@ __all__ = [
     "Round",
     "Sign",
     "Stage",
+    "Statistic",
     "Task",
     "Training",
     "Weighting",

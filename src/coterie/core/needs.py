@@ -26,6 +26,8 @@ Feature = Literal[
     "pull",
     "personal-model",
     "training",
+    "label-counts",
+    "feature-mean",
 ]
 """What tasks can ask besides training one model as the experiment states, and its update."""
 
@@ -48,6 +50,8 @@ IN_WORDS: dict[Feature, str] = {
     "pull": "to pull a personal model to the shared one",
     "personal-model": "to train a personal model",
     "training": "to train differently in some rounds",
+    "label-counts": "for the counts of its labels",
+    "feature-mean": "for the mean of its features",
 }
 """Feature -> what a client is asked, as it follows "asks a client"."""
 
@@ -170,6 +174,8 @@ def features_of(task: Task) -> frozenset[Feature]:
         "pull": personal is not None and personal.pull > 0,
         "personal-model": personal is not None,
         "training": task.training is not None or task.epochs is not None,
+        "label-counts": "label-counts" in task.statistics,
+        "feature-mean": "feature-mean" in task.statistics,
     }
     return frozenset(feature for feature in is_asked if is_asked[feature])
 

@@ -12,7 +12,7 @@ import torch
 
 from coterie.core.averaging import Averaging, Means
 from coterie.core.clients import Client
-from coterie.core.tasks import Weighting
+from coterie.core.tasks import Statistic, Weighting
 from coterie.notebook.tables import count, some
 from coterie.settings.calls import public
 
@@ -223,6 +223,10 @@ class Replies:
         limits: How far the bounds on the influence of one client changed what clients sent.
         held_out_losses: Client -> the sums of its held-out losses, if tasks asked for these.
         sums: The sums of answers to the questions of a plan with ``need="sums"``.
+        statistics: Name of a statistic -> client -> what it told, if its task asked for it
+            (``Task.statistics``). ``label-counts``: the number of training examples of each of the C
+            classes, shape ``(C,)``; ``feature-mean``: the mean of the f features over the training
+            examples, shape ``(f,)``.
         ends_round: Whether the exchange ended the round, as far as the plan is concerned.
         parts: Name -> the replies to a part of the plan.
 
@@ -249,6 +253,7 @@ class Replies:
     limits: AppliedLimits = AppliedLimits()
     held_out_losses: Mapping[Client, HeldOutLosses] = field(default_factory=dict)
     sums: QuestionSums = QuestionSums()
+    statistics: Mapping[Statistic, Mapping[Client, np.ndarray]] = field(default_factory=dict)
     ends_round: bool = True
     parts: Mapping[str, Replies] = field(default_factory=dict)
 
@@ -307,6 +312,13 @@ class Replies:
         for client, client_losses in self.held_out_losses.items():
             if client in answered_clients:
                 held_out_losses[client] = client_losses
+        statistics: dict[Statistic, dict[Client, np.ndarray]] = {}
+        for statistic, told_by_client in self.statistics.items():
+            statistics[statistic] = {
+                client: told
+                for client, told in told_by_client.items()
+                if client in answered_clients
+            }
         # The Gram matrix has a row and a column for each client, the updates have a row.
         selected_gram = self.gram
         if selected_gram is not None:
@@ -334,6 +346,7 @@ class Replies:
             updates=selected_updates,
             halves=None if self.halves is None else self.halves.of(answered_clients),
             held_out_losses=held_out_losses,
+            statistics=statistics,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import torch
@@ -17,6 +17,13 @@ from coterie.settings.optimizers import OWN_OPTIMIZERS, as_options, check_named,
 
 Weighting = Literal["data", "uniform"]
 """The weights of a mean: by training examples, or equal."""
+
+Statistic = Literal["label-counts", "feature-mean"]
+"""What a client can tell about its training data: how many examples each class has, or the mean of
+the features, which are the inputs of the model's last layer."""
+
+STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
+"""All statistics."""
 
 Need = Literal["mean", "gram", "rows", "sums"]
 """What a plan asks of an engine: ``"mean"``, ``"gram"``, ``"rows"`` or ``"sums"``."""
@@ -277,6 +284,8 @@ class Task:
             them. Their columns of an update are zero, and they cost no bytes. If these are all
             layers, nothing is sent.
         private: What the task has besides if its plan has ``need="sums"``.
+        statistics: What the client tells about its training data, see ``Replies.statistics``.
+            Features are those of the model from which the client starts, before it trains.
 
     Raises:
         ValueError: The fields contradict each other.
@@ -302,8 +311,17 @@ class Task:
     stages: tuple[Stage, ...] = ()
     personal: Personal | None = None
     private: PrivateTask = PrivateTask()
+    statistics: tuple[Statistic, ...] = ()
 
     def __post_init__(self) -> None:
+        # What the client tells.
+        for statistic in self.statistics:
+            if statistic not in STATISTICS or self.statistics.count(statistic) > 1:
+                raise ValueError(
+                    f"Task.statistics must be some of {', '.join(STATISTICS)}, each once, got {self.statistics!r}"
+                )
+        if self.statistics and self.halves:
+            raise ValueError("Task.statistics needs a task without halves, which divide the data")
         # What the client chooses from, and on which data.
         for offered_row in self.offered:
             if not isinstance(offered_row, (int, np.integer)) or offered_row < 0:
@@ -467,6 +485,8 @@ class Plan:
         self._check_rows()
         if self.private != PrivatePlan() and self.need != "sums":
             raise ValueError(f'Plan.private needs Plan.need "sums", got {self.need!r}')
+        if self.need == "sums" and any(task.statistics for task in self.tasks.values()):
+            raise ValueError('Task.statistics are of single clients, and Plan.need is "sums"')
         if self.parts:
             self._check_holdout_shares()
 

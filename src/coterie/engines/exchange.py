@@ -31,6 +31,7 @@ from coterie.core import (
     Plan,
     Position,
     Replies,
+    Statistic,
     amounts,
     group_means,
 )
@@ -493,7 +494,10 @@ def replies_of_results(
     losses: list[tuple[float, ...]] = []
     accuracies: list[tuple[float, ...]] = []
     limited_claims: dict[Client, int] = {}
+    statistics: dict[Statistic, dict[Client, np.ndarray]] = {}
     for client, result in results.items():
+        for statistic, told in result.statistics.items():
+            statistics.setdefault(statistic, {})[client] = told
         examples.append(counted[client])
         chosen.append(result.chosen)
         losses.append(result.losses)
@@ -510,6 +514,7 @@ def replies_of_results(
         halves=halves,
         averaging=averaging,
         limits=AppliedLimits(claimed=limited_claims, scaled=scaled),
+        statistics=statistics,
     )
 
 

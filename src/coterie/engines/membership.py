@@ -6,9 +6,20 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from coterie.core import Admits, Client, Method, Note, Plan, Position
+from coterie.core import (
+    STATISTICS,
+    Admits,
+    Client,
+    Method,
+    Note,
+    Plan,
+    Position,
+    Replies,
+    Statistic,
+)
 from coterie.data.attendance import Attendance
 from coterie.data.world import World
+from coterie.notebook.tables import count
 from coterie.settings import SettingError
 
 
@@ -80,6 +91,35 @@ def admit_new(
     membership_note = Note(kind="arrive", effect="arrives", clients=new_clients, text=note_text)
     state = method.admit(position.state, new_clients)
     return replace(position, members=all_members, state=state), (membership_note,)
+
+
+def told_statistics(replies: Replies) -> tuple[Note, ...]:
+    """A note for each statistic of their data that clients told, in the plan or a part of it."""
+    notes = []
+    for statistic in STATISTICS:
+        clients = _who_told(statistic, replies)
+        if not clients:
+            continue
+        text = (
+            f"{count(len(clients), 'client')} told the server the {STATISTIC_IN_WORDS[statistic]}"
+        )
+        notes.append(Note(kind="statistic", clients=tuple(sorted(clients)), text=text))
+    return tuple(notes)
+
+
+def _who_told(statistic: Statistic, replies: Replies) -> set[Client]:
+    """The clients that told a statistic, in replies or in those to parts of the plan."""
+    clients = set(replies.statistics.get(statistic, ()))
+    for part_replies in replies.parts.values():
+        clients |= _who_told(statistic, part_replies)
+    return clients
+
+
+STATISTIC_IN_WORDS: dict[Statistic, str] = {
+    "label-counts": "counts of their labels",
+    "feature-mean": "means of their features",
+}
+"""Statistic -> what clients told."""
 
 
 def present(attendance: Attendance, position: Position) -> tuple[Client, ...]:

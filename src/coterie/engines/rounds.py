@@ -39,6 +39,7 @@ from coterie.engines.membership import (
     missed_rounds,
     present,
     retire_silent,
+    told_statistics,
 )
 from coterie.engines.pool import ClientPool, Remote
 from coterie.engines.refusals import check_refusals
@@ -337,6 +338,8 @@ def round_steps(
         with clock("server"):
             next_state = method.step(position.state, replies)
             round_notes.extend(method.explain(next_state))
+        # What clients told about their data is recorded, whatever the method says.
+        round_notes.extend(told_statistics(replies))
         # The position moves on by one exchange, and at the end of the round by one round.
         ends_round = plan.ends_round
         position = replace(

@@ -9,6 +9,7 @@ from dataclasses import replace
 from coterie.boundary import NUMBER_BYTES, Wire
 from coterie.core import Client, Need, Plan, Replies, Task
 from coterie.training import sketch_size
+from coterie.training.statistics import sizes
 
 
 def traffic(plan: Plan, wire: Wire) -> tuple[int, int]:
@@ -45,7 +46,7 @@ def traffic(plan: Plan, wire: Wire) -> tuple[int, int]:
         # No model is sent to a client that only answers a question.
         if need == "sums" and not (task.trains or task.measure):
             continue
-        if not (row_numbers or task.measure or task.holdout.report_losses):
+        if not (row_numbers or task.measure or task.holdout.report_losses or task.statistics):
             continue
         both_halves = task.halves and need != "sums"
         update_count = task.trains * task.private.sends_update * (2 if both_halves else 1)
@@ -76,7 +77,11 @@ def _reply_numbers(task: Task, wire: Wire) -> int:
     # A loss and an accuracy for each offered model, and the rows of the chosen ones.
     measured_numbers = 2 * len(task.offered) if task.measure else 0
     choice_numbers = task.choose if task.chooses else 0
-    return wire.counts + measured_numbers + choice_numbers
+    told_numbers = 0
+    if task.statistics:
+        size_of_statistic = sizes(wire.layout) or {}
+        told_numbers = sum(size_of_statistic.get(name, 0) for name in task.statistics)
+    return wire.counts + measured_numbers + choice_numbers + told_numbers
 
 
 def as_sent(plan: Plan, replies: Replies) -> Plan:

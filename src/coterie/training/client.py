@@ -9,20 +9,22 @@ tasks of several clients, and both halves of one, are trained in blocks: :func:`
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core import Personal, Stage, Task, Training
+from coterie.core import Personal, Stage, Statistic, Task, Training
 from coterie.models.layout import Layout
 from coterie.randomness import generator
 from coterie.training.blocks import Block
 from coterie.training.learner import Learner, PullToShared, Scores
 from coterie.training.order import ClientResult, Job, Order
 from coterie.training.splits import halvable, of_each_subject
+from coterie.training.statistics import statistics_of
 
 UPDATE_NOT_FINITE = (
     "its update has a NaN, infinite or enormous entry (a smaller lr, or clip, may help)"
@@ -509,6 +511,10 @@ def _result(
         with learner.scope((*job.order.draws, 4), validation):
             losses_of_models = [learner.losses(model, validation) for model in models]
         held_losses = of_each_subject(torch.stack(losses_of_models), validation.subjects).numpy()
+    told: Mapping[Statistic, np.ndarray] = {}
+    if task.statistics:
+        with learner.scope((*job.order.draws, 5), job.data.train):
+            told = statistics_of(learner, start.model, job.data.train, task.statistics)
     metric = objective.named[objective.main]
     # Only a share, such as accuracy, can be averaged over clients by their numbers of examples.
     accuracies = [math.nan] * len(start.scores)
@@ -523,4 +529,5 @@ def _result(
         personal=own_model,
         weight=mixture_weight,
         held_losses=held_losses,
+        statistics=told,
     )

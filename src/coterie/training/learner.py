@@ -363,7 +363,7 @@ class Learner:
                 has_inputs = are_labels and bool(layer_inputs)
                 if not has_inputs or layer_inputs[-1].shape[:-1] != batch_targets.shape:
                     raise ValueError(
-                        f"the nearest examples need a class label for each input of the layer {layer!r}"
+                        f"features need a class label for each input of the layer {layer!r}"
                     )
                 yield outputs, layer_inputs.pop().float(), batch_targets
                 layer_inputs.clear()

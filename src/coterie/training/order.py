@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from torch import Tensor
 
-from coterie.core import Client, Neighbours, Plan, Task, Training
+from coterie.core import Client, Neighbours, Plan, Statistic, Task, Training
 from coterie.data.world import ClientData
 from coterie.models.layout import with_weight
 from coterie.randomness import Purpose
@@ -255,6 +255,7 @@ class ClientResult:
             -1 for none.
         answer: The answer to the task's question, or None.
         cell: The client's cell, if it was asked for that and knows it.
+        statistics: Name -> what the client tells about its training data; empty if it was not asked.
         half_sketches: Shape ``(2, k)``: the sketches of both halves that the client stores; empty if
             it could not make them, None if they do not change.
     """
@@ -274,6 +275,7 @@ class ClientResult:
     stored_at: int = -1
     answer: np.ndarray | None = None
     cell: int | None = None
+    statistics: Mapping[Statistic, np.ndarray] = field(default_factory=dict)
     half_sketches: np.ndarray | None = None
 
     @property

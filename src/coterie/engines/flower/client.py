@@ -52,6 +52,7 @@ from coterie.engines.flower.messages import (
     QUERY,
     REFUSED,
     SCHEMA,
+    STATISTIC,
     STORED_AT,
     Order,
 )
@@ -63,6 +64,7 @@ from coterie.printable import printable
 from coterie.randomness import Purpose, seeded
 from coterie.records.record import versions
 from coterie.records.store import write_whole
+from coterie.settings import SettingError
 from coterie.settings.calls import public
 
 log = logging.getLogger("flwr.coterie")
@@ -307,6 +309,7 @@ def trained(
     """
     # 1. Read the tasks. The server sends one for each part of the plan.
     orders = messages.orders_of(content)
+    check_told(orders, context.node_config, is_simulated=not participant.compared)
     if isinstance(learner, FunctionLearner):
         learner.config = messages.app_config(content)
     # Own values of parts of the plan that have ended are deleted.
@@ -351,6 +354,33 @@ def trained(
     for client_memory, result in results:
         client_memory.store(orders[0].exchange, result)
     return RecordDict({**records, METRICS_RECORD: MetricRecord(metrics)})
+
+
+TOLD = "statistics"
+"""Entry of a node's config: the statistics of its data that it tells, separated by commas."""
+
+
+def check_told(
+    orders: Sequence[Order], node_config: Mapping[str, Any], *, is_simulated: bool
+) -> None:
+    """Check that a node's operator allows it to tell the statistics of its data that tasks ask for.
+
+    Args:
+        orders: The tasks.
+        node_config: The node's config. Without an entry, a node tells none.
+        is_simulated: Whether this is a client of Coterie's simulation, which may tell all.
+
+    Raises:
+        SettingError: The node may not tell one of them.
+    """
+    allowed = list(map(str.strip, str(node_config.get(TOLD, "")).split(",")))
+    for order in orders:
+        for statistic in order.task.statistics:
+            if not is_simulated and statistic not in allowed:
+                raise SettingError(
+                    f"this node does not tell {statistic}: its operator must allow it, "
+                    f'{TOLD}="{statistic}" in the node config'
+                )
 
 
 def _carried_out(
@@ -407,6 +437,8 @@ def _metrics(order: Order, result: training.ClientResult) -> dict[str, Any]:
         metrics[PERSONAL] = int(result.own_values is not None)
     if result.cell is not None:
         metrics[CELL] = result.cell
+    for statistic, told in result.statistics.items():
+        metrics[f"{STATISTIC}-{statistic}"] = told.tolist()
     return metrics
 
 

@@ -41,6 +41,7 @@ from coterie.core import (
     Plan,
     PrivateTask,
     Stage,
+    Statistic,
     Task,
     Training,
     needs_of,
@@ -99,6 +100,9 @@ STORED_AT = "kept"
 """Key of the metrics: the exchange after which a client stored the own values that it trained from,
 -1 if it had none."""
 
+STATISTIC = "statistic"
+"""Prefix of the keys of the metrics with what a client tells about its training data."""
+
 PERSONAL = "personal"
 """Key of the metrics: 1 if a client has stored the personal model of a task, 0 if this model or the
 update is not finite."""
@@ -145,6 +149,9 @@ def order_to_json(order: Order) -> dict[str, Any]:
     task = asdict(replace(order.task, private=PrivateTask()))
     # The order's settings have the changes of the task.
     task["training"] = None
+    # Apps of earlier versions know no statistics.
+    if not order.task.statistics:
+        del task["statistics"]
     question = order.task.private.question
     task["private"] = {
         "question": None if question is None else flower_sums().question_to_json(question),
@@ -559,6 +566,38 @@ def count_of(metrics: MetricRecord, metric_name: str, meaning: str, least: int =
     return stated_count
 
 
+def statistics_of(
+    metrics: MetricRecord,
+    task: Task,
+    task_place: int,
+    size_of_statistic: Mapping[Statistic, int],
+) -> dict[Statistic, np.ndarray]:
+    """Read what a client tells about its training data.
+
+    Args:
+        metrics: The metrics.
+        task: Its task.
+        task_place: The place of the task among the client's tasks.
+        size_of_statistic: How many numbers each statistic has.
+
+    Raises:
+        Unfit: The numbers are missing or not finite, or no data have such counts.
+    """
+    told: dict[Statistic, np.ndarray] = {}
+    for statistic in task.statistics:
+        stated = np.array(numbers(metrics, of_task(f"{STATISTIC}-{statistic}", task_place)), float)
+        if stated.shape != (size_of_statistic[statistic],):
+            raise Unfit(
+                f"its {statistic} has {len(stated)} numbers in place of {size_of_statistic[statistic]}"
+            )
+        if not (np.abs(stated) <= MAX_MEASURED).all():
+            raise Unfit(f"its {statistic} has a number that is not finite")
+        if statistic == "label-counts" and ((stated < 0).any() or (stated % 1).any()):
+            raise Unfit("its label-counts are not whole numbers from 0")
+        told[statistic] = stated
+    return told
+
+
 def held_out_metrics(held_out_losses: HeldOutLosses) -> dict[str, Any]:
     """Return the metrics that state a client's held-out losses."""
     upper_triangle = held_out_losses.products[np.triu_indices(len(held_out_losses.sums))]
@@ -749,6 +788,8 @@ NOT_IN_A_FUNCTION: tuple[Feature, ...] = (
     "stages",
     "mixture",
     "pull",
+    "label-counts",
+    "feature-mean",
 )
 """Features that an app cannot do if it trains by a function of its own: such a function trains all
 layers of a net, and one that tests returns the mean loss only."""

@@ -46,6 +46,7 @@ from coterie.training import (
     ClientResult,
     all_finite,
 )
+from coterie.training.statistics import sizes
 
 
 @dataclass(frozen=True)
@@ -235,6 +236,9 @@ class ReplyReader:
             stored_at=-1 if stored_at is None else stored_at,
             answer=answer_numbers,
             cell=client_cell,
+            statistics=messages.statistics_of(
+                reply_metrics, task, task_place, sizes(self.wire.layout) or {}
+            ),
         )
 
     def _measured(
