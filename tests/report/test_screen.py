@@ -95,6 +95,14 @@ def test_how_sure_a_difference_is(difference: float, sureness: str) -> None:
     assert found.same_models == ["local models (independent)"]
 
 
+def test_candidates_that_differ_from_a_third_one_alone_have_the_same_models() -> None:
+    """FedAvg and split-half without groups train the same model, so only training alone is compared with it."""
+    pairs = {"fedavg__independent": (-0.8, 0.1), "split_half__independent": (-0.8, 0.1)}
+    found = shown([[standing(1, **pairs), drop("held_out_loss", -0.8, **pairs)], []])
+    assert found.same_models == ["groups (split-half)"]
+    assert [(each.other, each.gain) for each in found.compared] == [("local models (independent)", 0.8)]  # fmt: skip
+
+
 def test_rounds_to_the_end_are_those_at_the_rate_of_the_reports() -> None:
     pair = {"fedavg__split_half": (0.0, 0.04)}
     # Two reports in three rounds: 20 reports need 18 more, so 27 more rounds.

@@ -41,13 +41,11 @@ MAX_TIMES_AS_MANY = 100
 
 @dataclass(frozen=True)
 class ComparedCandidates:
-    """The last comparison of the candidate in use, or of another, with one that is not in use.
+    """The last comparison of the candidate in use with another.
 
     Attributes:
-        other: The candidate that is not in use, as sentences name it.
-        than: The one that it was compared with.
-        is_in_use: Whether that is the candidate in use.
-        gain: Held-out loss of ``other`` less that of ``than``: how much better that one is.
+        other: The other candidate, as sentences name it.
+        gain: Its held-out loss less that of the candidate in use: how much better that one is.
         error: The standard error of ``gain``, by the draw of the held-out examples.
         round: The round of the comparison.
         num_examples: Number of held-out examples; None if it is not recorded.
@@ -55,8 +53,6 @@ class ComparedCandidates:
     """
 
     other: str
-    than: str
-    is_in_use: bool
     gain: float
     error: float
     round: int
@@ -70,7 +66,7 @@ class ComparedCandidates:
 
     @property
     def is_decided(self) -> bool:
-        """Whether the difference is beyond chance and in favour of the candidate that went on."""
+        """Whether the difference is beyond chance and in favour of the candidate in use."""
         return self.gain > 0 and self.num_errors >= SIGNIFICANT
 
     @property
@@ -182,20 +178,24 @@ def candidates(method_table: Mapping[str, Any], lines: Sequence[Line]) -> Candid
     for arm in arms:
         if arm == in_use:
             continue
-        found = _comparison(arm, in_use, last_comparisons)
-        if found is None:
+        # The loss of the simpler arm less that of the other is the gain of the other. Two arms that
+        # run together are compared as soon as their models differ.
+        if (arm, in_use) in last_comparisons:
+            recorded = last_comparisons[arm, in_use]
+            gain = recorded.difference
+        elif (in_use, arm) in last_comparisons:
+            recorded = last_comparisons[in_use, arm]
+            gain = -recorded.difference
+        else:
             same_models.append(names[arm])
             continue
-        than, sign, recorded = found
         end = recorded.end
         if not end and (recorded.round < last_round or not is_open):
             end = "time"
         compared.append(
             ComparedCandidates(
                 other=names[arm],
-                than=names[than],
-                is_in_use=than == in_use,
-                gain=sign * recorded.difference,
+                gain=gain,
                 error=recorded.error,
                 round=recorded.round,
                 num_examples=recorded.num_examples,
@@ -240,26 +240,6 @@ def _recorded(
         for criterion in note["criteria"]:
             end = END_OF_CRITERION.get(criterion["key"], end)
     return _Recorded(round, difference, error, num_examples, end)
-
-
-def _comparison(
-    arm: str, in_use: str, last_comparisons: Mapping[tuple[str, str], _Recorded]
-) -> tuple[str, int, _Recorded] | None:
-    """Return the arm with which another was compared last, the sign that makes the difference its gain, and the record.
-
-    The comparison with the arm in use counts, if there is one; else the latest one.
-    """
-    found: list[tuple[bool, int, str, int, _Recorded]] = []
-    for (simple_arm, complex_arm), recorded in last_comparisons.items():
-        # The loss of the simpler arm less that of the other is the gain of the other.
-        if arm == simple_arm:
-            found.append((complex_arm == in_use, recorded.round, complex_arm, 1, recorded))
-        elif arm == complex_arm:
-            found.append((simple_arm == in_use, recorded.round, simple_arm, -1, recorded))
-    if not found:
-        return None
-    *_, than, sign, recorded = max(found, key=lambda entry: entry[:2])
-    return than, sign, recorded
 
 
 def _rounds_to_end(reports_at: Mapping[int, int], reports_to_end: int) -> int | None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from coterie.records.shown import ClientId
-from coterie.report.candidates import MAX_TIMES_AS_MANY, Candidates, ComparedCandidates
+from coterie.report.candidates import MAX_TIMES_AS_MANY, SIGNIFICANT, Candidates, ComparedCandidates
 from coterie.report.contest import BASELINES, Contest, Gain
 from coterie.report.headline import worst_client
 from coterie.report.sureness import beyond_chance, same_over_seeds
@@ -157,13 +157,12 @@ def _sure(contest: Contest, method: MethodTrials, over_seeds: MethodTrials) -> l
 
 
 def _held_out_differences(candidates: Candidates) -> list[str]:
-    """How much better the candidate that went on is than each other one, on the same number of examples in one sentence."""
+    """How much better the candidate in use is than each other one: one sentence for each number of examples."""
     phrases_of_number: dict[int | None, list[str]] = {}
     for comparison in candidates.compared:
-        with_candidate = "" if comparison.is_in_use else f" with {comparison.than}"
         direction = "lower" if comparison.gain > 0 else "higher"
         phrases_of_number.setdefault(comparison.num_examples, []).append(
-            f"{direction}{with_candidate} by {abs(comparison.gain):.3g} ± {comparison.error:.2g} than with "
+            f"{direction} by {abs(comparison.gain):.3g} ± {comparison.error:.2g} than with "
             f"{comparison.other} in round {comparison.round}: {comparison.sureness}"
         )
     sentences = []
@@ -173,8 +172,8 @@ def _held_out_differences(candidates: Candidates) -> list[str]:
         )
         sentences.append(f"On {examples}, the loss is {'; '.join(phrases)}.")
     if candidates.same_models:
-        others = " and ".join(candidates.same_models)
-        sentences.append(f"The same models so far: {candidates.in_use} and {others}.")
+        same = " and ".join([candidates.in_use, *candidates.same_models])
+        sentences.append(f"The same models so far, so there is nothing to choose: {same}.")
     return sentences
 
 
@@ -194,10 +193,11 @@ def _test_differences(contest: Contest, method: MethodTrials) -> list[str]:
         gain = contest.mean_gain(method, baseline)
         if gain is None:
             continue
-        difference = "the same as"
-        if gain.improvement:
-            direction = "higher" if gain.score > gain.rival_score else "lower"
-            difference = f"{number(abs(gain.improvement))} {direction} than"
+        if not gain.improvement:
+            phrases.append(f"the same as with {BASELINES[baseline.name]}")
+            continue
+        direction = "higher" if gain.score > gain.rival_score else "lower"
+        difference = f"{number(abs(gain.improvement))} {direction} than"
         phrases.append(
             f"{difference} with {BASELINES[baseline.name]}: {SURENESS_OF_SIGN[gain.sign]}"
         )
@@ -217,12 +217,12 @@ def _open(contest: Contest, method: MethodTrials, over_seeds: MethodTrials) -> l
     if candidates is not None:
         for comparison in candidates.compared:
             if not comparison.is_decided:
-                sentences.append(_undecided(comparison))
+                sentences.append(_undecided(candidates.in_use, comparison))
         if candidates.open_comparisons:
             sentences.append(_rounds_needed(candidates))
     for baseline in contest.baselines(method):
         gain = contest.mean_gain(method, baseline)
-        if gain is not None and gain.sign == 0:
+        if gain is not None and gain.sign == 0 and gain.improvement:
             question = f"Whether tests differ from {BASELINES[baseline.name]}"
             sentences.append(f"{question}: {tests_needed(contest, gain)}.")
     missing = [BASELINES[name] for name in BASELINES if contest.find(name) is None]
@@ -233,15 +233,16 @@ def _open(contest: Contest, method: MethodTrials, over_seeds: MethodTrials) -> l
     return sentences
 
 
-def _undecided(comparison: ComparedCandidates) -> str:
+def _undecided(in_use: str, comparison: ComparedCandidates) -> str:
     """That two candidates do not differ beyond chance, and with how many held-out examples they would."""
-    question = f"Which of {comparison.than} and {comparison.other} is better"
-    if comparison.gain < 0 and comparison.examples_needed is None:
+    question = f"Which of {in_use} and {comparison.other} is better"
+    if not comparison.gain:
+        return f"{question}: the losses are equal."
+    if comparison.num_errors >= SIGNIFICANT:
         return f"{question}: the other one has the lower held-out loss now; more rounds would tell."
     needed = comparison.examples_needed
-    if needed is None:
-        return f"{question}: the losses are equal."
-    assert comparison.num_examples is not None
+    if needed is None or comparison.num_examples is None:
+        return f"{question}: more held-out examples would tell."
     if needed > MAX_TIMES_AS_MANY * comparison.num_examples:
         most = abs(comparison.gain) + 2 * comparison.error
         return f"{question}: as good as equal, the losses differ by less than {most:.2g}."
