@@ -72,6 +72,7 @@ FACTS = {
     ),
     "ditto": PERSONAL,
     "apfl": PERSONAL,
+    "fedamp": Facts("own models", "–", "each update", "1", "1", "mean of all models"),
     "fedrep": OWN_HEAD,
     "fedbabu": PERSONAL,
     "knn-per": Facts("own predictions", "–", "means", "1", "1", "at once"),

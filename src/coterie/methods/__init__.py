@@ -15,6 +15,7 @@ from coterie.methods.apfl import APFL as APFL
 from coterie.methods.auto import Auto as Auto
 from coterie.methods.cfl import CFL as CFL
 from coterie.methods.ditto import Ditto as Ditto
+from coterie.methods.fedamp import FedAMP as FedAMP
 from coterie.methods.fedavg import FedAvg as FedAvg
 from coterie.methods.fedbabu import FedBABU as FedBABU
 from coterie.methods.fedbn import FedBN as FedBN
@@ -60,6 +61,7 @@ for method in (
     FedRep,
     FedBABU,
     KNNPer,
+    FedAMP,
     ACFL,
     MAXFL,
     FedFA,

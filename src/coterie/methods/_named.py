@@ -217,7 +217,7 @@ def _unknown_method(name: Any, user_methods: Iterable[str] = ()) -> UnknownName:
 
 
 _OTHERS = """
-    afl bfl ccfl cgpfl clusterfl cfmtl crfl fedacg fedala fedamp fedap fedas fedasync fedbe
+    afl bfl ccfl cgpfl clusterfl cfmtl crfl fedacg fedala fedap fedas fedasync fedbe
     fedbuff fedcac fedclust fedcp feddc feddf feddyn fedem fedest fedfomo fedftg fedgen fedgh fedgkt fedgmm fedgroup fedhealth
     fedkd fedlc fedma fedmd fedmeta fedmgda fednh fednova fedntd fedpac fedpara fedpcl fedpd fedphp fedproto fedproxvr
     fedrecon fedrod fedrolex fedrs fedsam fedsim fedsoft fedsplit fedtgp fedtp fedvarp fedweit fesem flame flexcfl flis

@@ -15,6 +15,7 @@ METHOD_DRAWINGS: dict[str, Callable[[], Drawing]] = {
     "cfl-gp": methods_of_groups.cfl_gp,
     "clove": methods_of_choice.clove,
     "ditto": methods_of_one_model.ditto,
+    "fedamp": methods_of_one_model.fedamp,
     "fedavg": methods_of_one_model.fedavg,
     "fedbabu": methods_of_one_model.fedbabu,
     "fedbn": methods_of_one_model.fedbn,

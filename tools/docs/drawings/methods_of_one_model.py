@@ -300,6 +300,25 @@ def apfl() -> Drawing:
     return drawing
 
 
+def fedamp() -> Drawing:
+    """Models of clients, joined by lines as thick as their weights."""
+    drawing = sheet(
+        "FedAMP",
+        "its own model, near those alike",
+        "Four clients each have a model of their own. Thick lines join the two on the left, and the "
+        "two on the right, whose models are alike; thin lines join the others.",
+    )
+    places = ((70, 46, "c0"), (110, 128, "c0"), (250, 46, "c1"), (290, 128, "c1"))
+    for position, (x, y, _) in enumerate(places):
+        for other_position, (other_x, other_y, _) in enumerate(places):
+            if position < other_position:
+                alike = position // 2 == other_position // 2
+                drawing.line((x, y), (other_x, other_y), width=6 if alike else 1)
+    for x, y, colour in places:
+        model(drawing, x, y, colour, side=36)
+    return drawing
+
+
 def knn_per() -> Drawing:
     """The nearest examples that the client remembers, mixed with the shared model."""
     drawing = sheet(
