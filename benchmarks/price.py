@@ -22,12 +22,12 @@ import numpy as np
 import torch
 from speed import machine
 from speed.clock import spread
-from study.silos_worlds import draw
 from torch import nn
 
 import coterie
 from clustering import options
 from coterie import World
+from coterie.contrib.bench.silos import draw
 
 OUT = Path(__file__).resolve().parent / "results" / "price.json"
 METHODS = ("fedavg", "auto")

@@ -34,6 +34,7 @@ ORDER = [
     "report",
     "cli",
     "contrib",
+    "contrib.bench",
     "contrib.private",
     "contrib.ray",
     "contrib.rivals",

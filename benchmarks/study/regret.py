@@ -25,6 +25,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from coterie.contrib.bench.held_out import distinct_tests
+from coterie.contrib.bench.kinds import KINDS, SIZES, needs_files, scenario, sizes
 from coterie.core import Note, Round
 from coterie.data.world import World
 from coterie.methods import METHODS
@@ -32,8 +34,6 @@ from coterie.robust import AS_PUBLISHED, Robust
 from coterie.settings import build
 from study import regret_summary
 from study.frozen import frozen
-from study.held_out import distinct_tests
-from study.regret_worlds import KINDS, SIZES, needs_files, scenario, sizes
 from study.run import KEY, Run, append, followed, lines, with_files
 
 SETTINGS = tomllib.loads((Path(__file__).parent / "regret.toml").read_text())

@@ -29,6 +29,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from coterie.contrib.bench.kinds import SIZES
 from coterie.core import Groups, Method, Note, Round, as_groups
 from coterie.data.world import World
 from coterie.engines import rounds
@@ -37,7 +38,7 @@ from coterie.report.summary import agreement
 from coterie.robust import AS_PUBLISHED, Robust
 from coterie.settings import build
 from study.frozen import frozen
-from study.worlds import KINDS, SIZES, needs_files, scenario, sizes
+from study.worlds import KINDS, needs_files, scenario, sizes
 
 SETTINGS = tomllib.loads((Path(__file__).parent / "settings.toml").read_text())
 

@@ -4,7 +4,7 @@
         [--methods NAME,...] [--draws 8] [--first 1000] [--part 0/2]
     python benchmarks/study/silos.py --summary benchmarks/results/silos.jsonl
 
-The worlds are those of :mod:`study.silos_worlds`. Settings of methods are their defaults. Those of the
+The worlds are those of :mod:`coterie.contrib.bench.silos`. Settings of methods are their defaults. Those of the
 default method were fixed on other draws, of seeds 0 to 9; the study has seeds from 1000 on. Runs
 that the file already has are left out, so it can be stopped and started again; ``--part i/n`` does
 every n-th run, for n processes at a time. For numbers to predict, R² stands in the place of accuracy.
@@ -25,11 +25,11 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from coterie import run
+from coterie.contrib.bench.silos import KINDS, NUMBERS, draw
 from study import regret_summary
 from study.regret import chosen
 from study.regret_summary import CLOSE, NOTHING, Row, table
 from study.run import append, lines
-from study.silos_worlds import KINDS, NUMBERS, draw
 
 METHODS = ("fedavg", "independent", "split-half", "hcct", "tuned", "auto")
 JUDGED = "auto"

@@ -15,6 +15,7 @@ __version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from coterie.boundary import Boundary as Boundary
+    from coterie.contrib.bench.benching import bench as bench
     from coterie.contrib.suggest.suggesting import suggest as suggest
     from coterie.contrib.suggest.suggestion import Suggestion as Suggestion
     from coterie.contrib.tune.tuning import tune as tune
@@ -81,6 +82,7 @@ _MODULE_OF_NAME = {
     "Training": "core",
     "World": "data.world",
     "begin": "runs.folders",
+    "bench": "contrib.bench.benching",
     "check": "runs.checking",
     "compare": "report.compared",
     "explain": "report.explain",

@@ -24,10 +24,11 @@ sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tools" / "docs")]
 import regret_tables  # noqa: E402
 from study import regret, regret_summary  # noqa: E402
 from study.frozen import frozen  # noqa: E402
-from study.held_out import _bags, distinct_tests, same_sizes  # noqa: E402
 from study.regret_summary import Worse  # noqa: E402
-from study.regret_worlds import KINDS, clients, examples, needs_files, scenario, sizes  # noqa: E402
 from study.run import followed, lines  # noqa: E402
+
+from coterie.contrib.bench.held_out import _bags, distinct_tests, same_sizes  # noqa: E402
+from coterie.contrib.bench.kinds import KINDS, clients, examples, needs_files, scenario, sizes  # noqa: E402
 
 WORLDS = [(kind, size) for kind in KINDS for size in sizes(kind)]
 

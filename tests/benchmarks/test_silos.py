@@ -17,7 +17,8 @@ sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tools" / "docs")]
 import silos_tables  # noqa: E402
 from study import silos  # noqa: E402
 from study.run import lines  # noqa: E402
-from study.silos_worlds import (  # noqa: E402
+
+from coterie.contrib.bench.silos import (  # noqa: E402
     KINDS,
     LEAST_ROWS,
     LEAST_SITES,

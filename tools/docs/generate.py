@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import bench_tables
 import choosing_tables
 import decision_tables
 import drift_tables
@@ -352,6 +353,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     **regret_tables.PARTS,
     **silos_tables.PARTS,
     **decision_tables.PARTS,
+    **bench_tables.PARTS,
     **replications.PARTS,
     **drift_tables.PARTS,
     **suggest_table.PARTS,

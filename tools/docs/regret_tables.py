@@ -17,8 +17,9 @@ sys.path.append(str(BENCHMARKS))
 from study import regret_summary  # noqa: E402
 from study.frozen import frozen  # noqa: E402
 from study.regret_summary import Row, Runs  # noqa: E402
-from study.regret_worlds import KINDS, SIZES, needs_files  # noqa: E402
 from study.run import lines  # noqa: E402
+
+from coterie.contrib.bench.kinds import KINDS, SIZES, needs_files  # noqa: E402
 
 ALIKE = BENCHMARKS / "results" / "alike.jsonl"
 REGRET = BENCHMARKS / "results" / "regret.jsonl.gz"

@@ -13,7 +13,8 @@ sys.path.append(str(BENCHMARKS))
 
 from study import silos  # noqa: E402
 from study.run import lines  # noqa: E402
-from study.silos_worlds import KINDS, NUMBERS  # noqa: E402
+
+from coterie.contrib.bench.silos import KINDS, NUMBERS  # noqa: E402
 
 SILOS = BENCHMARKS / "results" / "silos.jsonl"
 COMMAND = "python benchmarks/study/silos.py --out benchmarks/results/silos.jsonl"

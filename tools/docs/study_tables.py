@@ -19,7 +19,9 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
 from study.frozen import frozen  # noqa: E402
-from study.worlds import KINDS, SIZES  # noqa: E402
+from study.worlds import KINDS  # noqa: E402
+
+from coterie.contrib.bench.kinds import SIZES  # noqa: E402
 
 STUDY = BENCHMARKS / "results" / "study.jsonl"
 SUMS = BENCHMARKS / "results" / "sums.jsonl"

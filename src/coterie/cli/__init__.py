@@ -5,6 +5,7 @@ Every command has an equivalent in Python:
 ``run``: :func:`coterie.begin` and its runs' ``rounds()``; ``resume``: :func:`coterie.reopen`;
 ``compare``: :func:`coterie.compare`; ``report``: :func:`coterie.write_report`; ``explain``:
 :func:`coterie.explain`; ``plot``: :func:`coterie.plot`; ``suggest``: :func:`coterie.suggest`; ``tune``: :func:`coterie.tune`;
+``bench``: :func:`coterie.bench`;
 ``export``: :func:`coterie.save`; ``check``: :func:`coterie.check`; ``--json``:
 :func:`coterie.summary`; ``methods`` and ``scenarios``: :data:`coterie.METHODS` and
 :data:`coterie.SCENARIOS`.

@@ -98,7 +98,11 @@ def paper_table(
         rows.append((label, [cells[number] for cells in cells_of_columns]))
     seeds_of_tests = {cell.tested for cells in cells_of_columns for cell in cells} - {0}
     note = _note(sorted(seeds_of_tests))
-    return _markdown(titles, rows, note) if form == "markdown" else _latex(titles, rows, note)
+    return (
+        markdown_table(titles, rows, note)
+        if form == "markdown"
+        else latex_table(titles, rows, note)
+    )
 
 
 def _note(seeds_of_tests: Sequence[int]) -> str:
@@ -233,7 +237,10 @@ def _best(means: Sequence[float | None], better: str | None) -> float | None:
     return min(known) if better == "smaller" else max(known)
 
 
-def _markdown(titles: Sequence[str], rows: Sequence[tuple[str, Sequence[Cell]]], note: str) -> str:
+def markdown_table(
+    titles: Sequence[str], rows: Sequence[tuple[str, Sequence[Cell]]], note: str
+) -> str:
+    """A table in Markdown: the titles of its columns, the label and cells of each row, and a note below."""
     lines = [
         f"| {' | '.join(titles)} |",
         f"| --- |{' ---: |' * (len(titles) - 1)}",
@@ -246,7 +253,10 @@ def _markdown(titles: Sequence[str], rows: Sequence[tuple[str, Sequence[Cell]]],
     return "\n".join(lines) + "\n"
 
 
-def _latex(titles: Sequence[str], rows: Sequence[tuple[str, Sequence[Cell]]], note: str) -> str:
+def latex_table(
+    titles: Sequence[str], rows: Sequence[tuple[str, Sequence[Cell]]], note: str
+) -> str:
+    """The same in LaTeX, for the package booktabs; the note is a comment."""
     lines = [f"% {note}"] if note else []
     lines += [
         rf"\begin{{tabular}}{{l{'r' * (len(titles) - 1)}}}",

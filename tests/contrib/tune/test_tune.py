@@ -66,7 +66,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("method", list(METHODS))
 def test_the_values_of_a_space_are_within_the_limits(method: str) -> None:
     spec = normal({"methods": [method]})
-    for key, values in own_space(method).items():
+    for key, values in own_space(METHODS[method]).items():
         ends = values.values if isinstance(values, Among) else (values.low, values.high)
         accepted = 0
         for end in ends:
@@ -83,14 +83,18 @@ def test_the_values_of_a_space_are_within_the_limits(method: str) -> None:
 
 
 def test_spaces_follow_limits_and_defaults() -> None:
-    assert own_space("acfl")["acfl.threshold"] == Between(-1, 1)
-    assert own_space("cfl")["cfl.gamma_max"] == Between(0, pytest.approx(0.99))
-    assert own_space("flhc")["flhc.threshold"] == Between(pytest.approx(0.3), 30, log=True)
-    assert own_space("knn-per")["knn-per.neighbours"] == Between(2, 40, log=True, whole=True)
-    assert own_space("apfl")["apfl.adapt"] == Among((False, True))
-    assert own_space("independent") == {}
+    assert own_space(METHODS["acfl"])["acfl.threshold"] == Between(-1, 1)
+    assert own_space(METHODS["cfl"])["cfl.gamma_max"] == Between(0, pytest.approx(0.99))
+    assert own_space(METHODS["flhc"])["flhc.threshold"] == Between(pytest.approx(0.3), 30, log=True)
+    assert own_space(METHODS["knn-per"])["knn-per.neighbours"] == Between(
+        2, 40, log=True, whole=True
+    )
+    assert own_space(METHODS["apfl"])["apfl.adapt"] == Among((False, True))
+    assert own_space(METHODS["independent"]) == {}
     # What a round costs stays the same for all.
-    assert not [key for name in METHODS for key in own_space(name) if key.endswith("fraction")]
+    assert not [
+        key for name in METHODS for key in own_space(METHODS[name]) if key.endswith("fraction")
+    ]
 
 
 def test_ranges_and_values_of_the_user() -> None:
@@ -331,6 +335,22 @@ def test_another_folder_is_left_alone(tmp_path: Path) -> None:
         small_tuning(tmp_path / "t", trials=4, validation_share=0.3)
     with pytest.raises(UserError, match="has a tuning with 4 trials, got --trials 2"):
         small_tuning(tmp_path / "t", trials=2)
+
+
+def test_a_method_of_the_users_own_is_tuned_by_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[3] / "examples" / "method_package")
+    place = "damped_fedavg:Damped"
+    result = tune(SMALL["scenario"], [place], tmp_path / "t", trials=3, workers=1, rounds=2)
+    assert result.methods == ["damped"]
+    assert list(result.spaces["damped"])[-1] == "damped.damping"
+    assert len(result.trials_of("damped")) == 3
+    (path,) = write_results(result)
+    made = make(read(path)).methods[0]
+    best = result.best("damped")
+    assert best is not None
+    assert made.damping == best.settings["damped.damping"]
 
 
 def test_the_command_is_registered() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.methods import method_class
+from coterie.methods._named import class_of_table
 from coterie.runs.experiment import Spec
 from coterie.runs.set_option import assign
 from coterie.settings import SettingError, UserError, parse
@@ -74,19 +74,18 @@ Space = Mapping[str, Range]
 """Key, as ``--set`` takes it -> the values to search."""
 
 
-def own_space(method_name: str) -> dict[str, Range]:
+def own_space(method_type: type[Any]) -> dict[str, Range]:
     """The space of a method from the limits and defaults of its settings.
 
     Advanced settings, lists, settings that are off by default (None), and those in
     :data:`NOT_SEARCHED` are left out.
 
     Args:
-        method_name: The name of the method.
+        method_type: The class of the method.
 
     Returns:
         Key -> its values; empty if the method has nothing to search.
     """
-    method_type = method_class(method_name)
     space: dict[str, Range] = {}
     for field in dataclasses.fields(method_type):
         is_setting = "limits" in field.metadata and not field.metadata["advanced"]
@@ -94,7 +93,7 @@ def own_space(method_name: str) -> dict[str, Range]:
             continue
         found = _own_range(field.default, field.metadata["limits"])
         if found is not None:
-            space[f"{method_name}.{field.name}"] = found
+            space[f"{method_type.name}.{field.name}"] = found
     return space
 
 
@@ -224,9 +223,9 @@ def spaces(spec: Spec, given: Space) -> dict[str, dict[str, Range]]:
     Raises:
         SettingError: No method takes a key that is given.
     """
-    names = [table["name"] for table in spec["methods"]]
     if not given:
-        return {name: own_space(name) for name in names}
+        return {table["name"]: own_space(class_of_table(table)) for table in spec["methods"]}
+    names = [table["name"] for table in spec["methods"]]
     spaces_of_methods: dict[str, dict[str, Range]] = {name: {} for name in names}
     for key, values in given.items():
         example = values.low if isinstance(values, Between) else values.values[0]

@@ -33,7 +33,7 @@ from coterie.contrib.tune.space import (
 from coterie.engines.rounds import rehearse
 from coterie.engines.workers import default_workers
 from coterie.files import read_regular
-from coterie.methods import method_class
+from coterie.methods._named import CLASS, class_of_table, without_class
 from coterie.methods._presets import presets_of
 from coterie.records.store import locked, write_whole
 from coterie.records.text_files import read_toml, to_json, to_toml
@@ -266,6 +266,8 @@ def reopened(folder: Path, trials: int | None = None) -> Tuning:
 
 def _checked_spec(spec: Spec) -> Spec:
     """The experiment with what its trials depend on, checked."""
+    # A class of the user's own is called by its short name, as in a record.
+    spec = {**spec, "methods": list(map(_short_name, spec["methods"]))}
     names = [table["name"] for table in spec["methods"]]
     if len(set(names)) < len(names):
         raise SettingError(f"methods must be different, got {', '.join(names)}")
@@ -282,6 +284,14 @@ def _checked_spec(spec: Spec) -> Spec:
     if "eval_every" not in spec:
         spec["eval_every"] = max(1, experiment.rounds // SCORES_OF_A_TRIAL)
     return {key: value for key, value in spec.items() if value is not None}
+
+
+def _short_name(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The table of a method with its short name, and with its place if that stood in place of the name."""
+    short_name = class_of_table(table).name
+    if ":" not in table["name"]:
+        return dict(table)
+    return {"name": short_name, CLASS: table["name"], **without_class(table)}
 
 
 def _try(tuning: Tuning) -> None:
@@ -479,7 +489,7 @@ def _known_settings(tuning: Tuning, method: str) -> list[Settings]:
     known: list[Settings] = [_current(experiment, tuning.spaces[method])]
     if not tuning.spaces[method]:
         return [{}]
-    paper = presets_of(method_class(method)).get("paper")
+    paper = presets_of(type(experiment.methods[0])).get("paper")
     if paper is not None:
         of_paper = {f"{method}.{name}": value for name, value in paper.items()}
         of_paper = {key: value for key, value in of_paper.items() if "fraction" not in key}
