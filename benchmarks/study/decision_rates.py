@@ -35,6 +35,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from coterie import SCENARIOS, World, run
+from coterie.contrib.bench import silos as silos_worlds
+from coterie.contrib.bench.silos import draw as draw_site_world
 from coterie.core import (
     Assignment,
     Averaging,
@@ -53,9 +55,7 @@ from coterie.methods._half_steps import Probing
 from coterie.methods._race_evidence import Difference, Reports, over_rounds, pooled
 from coterie.methods.race import RaceState
 from coterie.methods.tuned import TunedState, shrunk
-from study import silos_worlds
 from study.run import append
-from study.silos_worlds import draw as draw_site_world
 
 ROUNDS = 40
 CLIENT_COUNTS = (3, 5, 12, 20, 60)
@@ -656,7 +656,7 @@ def personal_row(gain_name: str, client_count: int, row_count: int, runs: float)
 
 SITE_KINDS = ("invert", "angle", "degrees", "alike")
 LARGE_SITE_KINDS = ("degrees", "alike", "angle")
-"""Kinds of sites, see :mod:`study.silos_worlds`."""
+"""Kinds of sites, see :mod:`coterie.contrib.bench.silos`."""
 
 LARGE_SITES: Mapping[str, Any] = {"LEAST_ROWS": 1500, "MOST_ROWS": 3000, "MOST_ROWS_OF_ALL": 60_000}
 """Sizes of large sites, where noise of training shows next to the draw of the rows."""
