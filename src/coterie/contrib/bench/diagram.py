@@ -57,9 +57,9 @@ def _figure(found: Cliques, judged: tuple[str, ...]) -> Figure:
     axis_line = AXIS_LINES - 0.4
     axes.plot([low, high], [axis_line, axis_line], color="black", linewidth=0.8)
     step = max(1, round((high - low) / 10))
-    for rank in range(low, high + 1, step):
-        axes.plot([rank, rank], [axis_line - 0.25, axis_line], color="black", linewidth=0.8)
-        axes.text(rank, axis_line - 0.4, str(rank), ha="center", va="bottom", fontsize=7)
+    for mark in range(low, high + 1, step):
+        axes.plot([mark, mark], [axis_line - 0.25, axis_line], color="black", linewidth=0.8)
+        axes.text(mark, axis_line - 0.4, str(mark), ha="center", va="bottom", fontsize=7)
     axes.text((low + high) / 2, 0.1, "mean rank", ha="center", va="center", fontsize=7)
     # A bar over each group of methods that do not differ.
     for number, group in enumerate(found.groups):

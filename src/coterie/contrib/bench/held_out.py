@@ -51,11 +51,16 @@ class HeldOut(Scenario):
         False, "tell the topic from how often each word occurs, instead of the next word (ag_news)"
     )
 
+    @property
+    def _vocabulary(self) -> int:
+        """The number of words, which only data sets of texts have."""
+        return int(getattr(self.dataset, "vocabulary"))  # noqa: B009
+
     def _honest(self, seed: int, folder: Path | str | None) -> World:
         world = super()._honest(seed, folder)
         if not self.bags:
             return world
-        model = nets.factory(self.model, (self.dataset.vocabulary,), TOPICS)
+        model = nets.factory(self.model, (self._vocabulary,), TOPICS)
         return replace(world, model=model, objective=Objective(metrics=("accuracy",)))
 
     def _parts(
@@ -93,10 +98,8 @@ class HeldOut(Scenario):
         seed: int,
     ) -> list[dict[Client, ClientData]]:
         if self.bags:
-            test = None if data.test is None else _bags(data.test, self.dataset.vocabulary)
-            data = replace(
-                data, train=_bags(data.train, self.dataset.vocabulary), test=test, words=()
-            )
+            test = None if data.test is None else _bags(data.test, self._vocabulary)
+            data = replace(data, train=_bags(data.train, self._vocabulary), test=test, words=())
         if self.holdout.test == "share":
             return super()._clients(data, parts, kinds, shifts, rows, seed)
         rng = numpy_generator(seed, Purpose.DATA, 2)

@@ -89,9 +89,9 @@ def results(rows: Iterable[Row], worlds: Sequence[BenchWorld]) -> Results:
     # Only methods with all runs are compared.
     needed = sum(len(world.seeds) for world in worlds)
     counts: dict[str, int] = {}
-    for world in worlds:
-        for label, of_seeds in runs[world.name].items():
-            counts[label] = counts.get(label, 0) + len(set(of_seeds) & set(world.seeds))
+    for bench_world in worlds:
+        for label, of_seeds in runs[bench_world.name].items():
+            counts[label] = counts.get(label, 0) + len(set(of_seeds) & set(bench_world.seeds))
     complete = [label for label, count in counts.items() if count == needed]
     incomplete = {label: needed - count for label, count in counts.items() if count < needed}
     return Results(worlds, complete, runs, incomplete)

@@ -16,7 +16,9 @@ import numpy as np
 from scipy import stats
 from torch import nn
 
-from coterie import Training, World, from_lists
+from coterie.core import Training
+from coterie.data.own import from_lists
+from coterie.data.world import World
 
 KINDS: Mapping[str, str] = {
     "alike": "all sites have the same rule",
