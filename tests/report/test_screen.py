@@ -116,6 +116,10 @@ def test_rounds_to_the_end_are_those_at_the_rate_of_the_reports() -> None:
 def test_other_methods_and_records_without_differences_have_no_candidates() -> None:
     assert candidates({"name": "fedavg", "fraction": 1.0}, [line(1, EVERYONE)]) is None
     assert candidates({"name": "not a method"}, [line(1, EVERYONE)]) is None
+    # A record that names code: reading it imports nothing.
+    code = {"name": "race", "methods": ["fedavg", "a_module_of_a_stranger:Method"], "patience": 10}
+    assert candidates(code, [line(1, EVERYONE)]) is None
+    assert candidates({"name": "auto", "class": "a_module:Auto"}, [line(1, EVERYONE)]) is None
     found = shown([[]])
     assert (found.compared, found.in_use) == ([], "one model (fedavg)")
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from coterie.methods import made
+from coterie.methods._named import places_in
+from coterie.methods.auto import Auto
 from coterie.methods.independent import Independent
 from coterie.methods.race import HELD_OUT_EXAMPLES, REPORTS, Race, recorded_differences
 from coterie.records.shown import Line
@@ -120,19 +122,21 @@ class Candidates:
 
 
 def race_of(method_table: Mapping[str, Any]) -> Race | None:
-    """Return the race that a method runs; None if it runs none, or is not known here.
+    """Return the race that a method runs; None if it runs none, or has methods of a user's own.
 
     Args:
         method_table: The method's table in ``run.toml``.
     """
-    # Auto runs a race of its own.
+    # Reading a record never imports code that the record names.
+    if method_table["name"] not in (Auto.name, Race.name) or any(places_in(method_table)):
+        return None
+    settings = {
+        setting: None if value == "none" else value for setting, value in method_table.items()
+    }
+    # The record may be of another version, with other settings.
     with suppress(UserError, TypeError, ValueError):
-        settings = {
-            setting: None if value == "none" else value for setting, value in method_table.items()
-        }
-        method = made(settings)
-        race = method if isinstance(method, Race) else getattr(method, "race", None)
-        return race if isinstance(race, Race) else None
+        method: Auto | Race = made(settings)
+        return method.race if isinstance(method, Auto) else method
     return None
 
 
