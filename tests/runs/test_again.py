@@ -13,6 +13,7 @@ import pytest
 import coterie
 from coterie.report.explain import Explanation, words
 from coterie.settings import UserError
+from forged import change
 
 
 def world(scale: float = 1.0) -> coterie.World:
@@ -41,6 +42,15 @@ def test_a_finished_cell_that_is_run_again_gives_the_recorded_runs(
         said
         == f"coterie: {tmp_path / 'runs'} has these runs already, with the same settings: finished\n"
     )
+
+
+def test_a_setting_that_an_older_record_lacks_had_its_default(tmp_path: Path) -> None:
+    (run,) = cell(tmp_path / "runs", methods="fedavg").finish()
+    change(run.folder, lambda text: text.replace("proximal = 0.0\n", ""))
+    assert "proximal" not in (run.folder / "run.toml").read_text()
+    assert cell(tmp_path / "runs", methods="fedavg")[0].finished()
+    with pytest.raises(UserError, match=r"training\.proximal = 0\.0, and not 0\.1"):
+        cell(tmp_path / "runs", methods="fedavg", training={"proximal": 0.1})
 
 
 def test_an_unfinished_cell_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

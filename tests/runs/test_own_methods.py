@@ -173,7 +173,11 @@ def test_runs_from_python_continue_by_the_place_that_they_record(module: str) ->
     assert lines("part-damped") == lines("whole")
 
 
-def test_a_record_of_a_method_around_a_class_that_cannot_be_imported_is_whole() -> None:
+def test_a_record_of_a_method_around_a_class_that_cannot_be_imported_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
     class Local(FedAvg):
         """A method of a script."""
 

@@ -14,7 +14,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from coterie.core import Method
+from coterie.boundary import Boundary
+from coterie.core import Method, Training
 from coterie.core.needs import all_methods
 from coterie.data.scenario import OwnWorld
 from coterie.data.world import World
@@ -30,6 +31,7 @@ from coterie.records.codec import DamagedError
 from coterie.records.record import EXPERIMENT_FILE, RUN_FILE, Record
 from coterie.records.store import LOCK_FILE, PART_SUFFIX, SCHEMA_VERSION, write_whole
 from coterie.records.text_files import read_recorded, to_toml
+from coterie.robust import Robust
 from coterie.runs.experiment import (
     DEMO_METHODS,
     Experiment,
@@ -41,7 +43,7 @@ from coterie.runs.experiment import (
 )
 from coterie.runs.facts import digest, same_world, world_facts
 from coterie.runs.run import Run, Runs, secret_entry, warn_of
-from coterie.settings import SettingError, UserError, brief
+from coterie.settings import SettingError, UserError, brief, plain
 from coterie.settings.calls import public
 from coterie.training.trial import trial
 
@@ -134,6 +136,16 @@ def _again(experiment: Experiment, folder: Path) -> Runs:
     recorded_spec = read(recorded_file)
     # The same settings, methods and data, or the folder is not for these runs.
     given_spec = json.loads(json.dumps(experiment.spec()))
+    # A setting that an older record lacks had its default.
+    for table_name, defaults in (
+        ("training", Training()),
+        ("boundary", Boundary()),
+        ("robust", Robust()),
+    ):
+        recorded_spec[table_name] = {
+            **json.loads(json.dumps(plain(defaults, without=("secret",)))),
+            **recorded_spec[table_name],
+        }
     # A class may have moved since, and an older record does not say where it was.
     for tables in (recorded_spec, given_spec):
         tables["methods"] = list(map(_without_places, tables["methods"]))
