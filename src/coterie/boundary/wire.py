@@ -18,7 +18,6 @@ from coterie.models.layout import Layout
 from coterie.randomness import Purpose, generator, numpy_generator, seeded
 from coterie.settings import SettingError
 from coterie.settings.calls import public
-from coterie.training.statistics import NO_DENSE_LAYER, sizes
 
 AFTER_PARAMETERS = "others"
 """Name of the array with the entries behind the parameters, which is sent with a compressed update.
@@ -442,6 +441,9 @@ class Wire:
             SettingError: The plan is not compatible.
         """
         self.boundary.check_plan(plan, self.layout, method_name)
+        # Imported here: coterie.training loads torch, for which commands that only read do not wait.
+        from coterie.training.statistics import NO_DENSE_LAYER, sizes
+
         asks_statistics = any(task.statistics for task in plan.tasks.values())
         if asks_statistics and sizes(self.layout) is None:
             raise SettingError(f"{method_name} cannot be used with this model: {NO_DENSE_LAYER}")
