@@ -288,7 +288,8 @@ PLACEHOLDERS["mysites:sites"] = "digits/iid"  # the page's own code, which anoth
 # Methods that are not installed here; tests of methods by their places and of extensions run such commands.
 PLACEHOLDERS["k_means:KMeansFL"] = "ifca"
 PLACEHOLDERS["k_means.groups=3"] = "ifca.models=3"
-PLACEHOLDERS["damped"] = "fedavg"
+PLACEHOLDERS["mymethod:Damped"] = PLACEHOLDERS["damped"] = "fedavg"
+PLACEHOLDERS["mymethod.damping=.5"] = "fedavg.fraction=.5"
 PLACEHOLDERS["damped.damping=0.5"] = "fedavg.fraction=0.5"
 
 
@@ -334,8 +335,10 @@ QUICK = ("--rounds", "2", "--workers", "1", "--set", "training.epochs=1")
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    """An empty module to run a page's code in, in an empty folder."""
+    """An empty module to run a page's code in, in an empty folder, from which modules are imported."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mymethod", raising=False)
     monkeypatch.delenv("COTERIE_DATA", raising=False)
     made = types.ModuleType("a_page_of_the_documents")
     monkeypatch.setitem(sys.modules, made.__name__, made)
@@ -346,8 +349,9 @@ def play(page: str, module: types.ModuleType) -> list[str]:
     """Run a page in order: its Python, its TOML files, and its ``sh`` commands, runs with few rounds. What was called."""
     called = []
     for kind, content in blocks(page, "python", "toml", "sh"):
-        if kind == "toml":
-            Path(content.partition("\n")[0].removeprefix("# ")).write_text(content)
+        first_line = content.partition("\n")[0]
+        if kind == "toml" or (first_line.startswith("# ") and first_line.endswith(".py")):
+            Path(first_line.removeprefix("# ")).write_text(content)
         elif kind == "python":
             python(page, content, module)
         else:
