@@ -524,9 +524,16 @@ class ClientPool:
         # all.
         if self.width > 1 and only_measures:
             return task.measure, task.offered
-        if self.width == 1 or task.gradient or not task.trains or mixes_models:
+        # Besides halves, only the personal model is trained.
+        only_personal = not task.trains and task.personal is not None
+        if self.width == 1 or task.gradient or mixes_models:
             return client_alone
-        if not treats_parameters_alone(order.training):
+        if not task.trains and not only_personal:
+            return client_alone
+        training = order.training
+        if only_personal:
+            training = local.personal_training(training, task.personal)
+        if not treats_parameters_alone(training):
             return client_alone
         training_data = self._training_data(order)
         if order.half is not None and training_data.subjects is not None:
@@ -538,13 +545,13 @@ class ClientPool:
             training_data = training_data.at(slice(len(training_data) // 2))
         try:
             batch_shapes = goes_with(
-                training_data, order.training, self.fewest_in_a_step, self.equal_batches
+                training_data, training, self.fewest_in_a_step, self.equal_batches
             )
         except ValueError:
             # It cannot make a step, and its task reports this error.
             return client_alone
         settings = (order.training, order.lr, task.stages, task.personal, task.corrected)
-        return settings, batch_shapes
+        return settings, only_personal, batch_shapes
 
     def _cut(self, similar_orders: Sequence[PlacedOrder]) -> Iterator[list[PlacedOrder]]:
         """Cut a group into as few blocks as possible; clients with similar numbers of examples share a block."""

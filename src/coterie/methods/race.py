@@ -318,23 +318,31 @@ class Race:
         If nothing is left to decide, they hold nothing out. They report the training losses of the
         models that they get, which rise if their data change.
         """
+        # Clients often share one task object, which is changed once.
+        changed_tasks: dict[int, Task] = {}
         reporting_tasks = {}
         for client, task in plan.tasks.items():
-            holdout = Holdout()
-            if is_open:
-                report_losses = task.holdout.report_losses or plan.ends_round
-                # All parts of a plan must hold out the same examples.
-                holdout = Holdout(share=self.holdout, report_losses=report_losses)
-            measure = task.measure
-            if not is_open and task.trains and not task.halves and len(task.offered) == 1:
-                measure = measure or "train"
-            reporting_tasks[client] = replace(task, holdout=holdout, measure=measure)
+            if id(task) not in changed_tasks:
+                changed_tasks[id(task)] = self._reporting(task, plan.ends_round, is_open)
+            reporting_tasks[client] = changed_tasks[id(task)]
         # An arm may itself be made of several methods.
         reporting_parts = {
             part_name: self._reporting_losses(part_plan, is_open)
             for part_name, part_plan in plan.parts.items()
         }
         return replace(plan, tasks=reporting_tasks, parts=reporting_parts)
+
+    def _reporting(self, task: Task, ends_round: bool, is_open: bool) -> Task:
+        """The task, in which the client reports losses: held-out ones while there is something to decide."""
+        holdout = Holdout()
+        if is_open:
+            report_losses = task.holdout.report_losses or ends_round
+            # All parts of a plan must hold out the same examples.
+            holdout = Holdout(share=self.holdout, report_losses=report_losses)
+        measure = task.measure
+        if not is_open and task.trains and not task.halves and len(task.offered) == 1:
+            measure = measure or "train"
+        return replace(task, holdout=holdout, measure=measure)
 
     def step(self, state: RaceState, replies: Replies) -> RaceState:
         methods_by_name = self.named

@@ -172,12 +172,15 @@ class Tuned:
 
     def _with_personal(self, plan: Plan, state: TunedState) -> Plan:
         """The plan, in which clients train a personal model too, also in the parts of the plan."""
+        # Clients often share one task object, which is changed once.
+        changed_tasks: dict[tuple[int, bool], Task] = {}
         tasks = {}
         for client, task in plan.tasks.items():
-            if plan.ends_round and self._may_pay(state, client):
-                tasks[client] = self.tuned(task, state)
-            else:
-                tasks[client] = self._held_out(task)
+            trains_personal = plan.ends_round and self._may_pay(state, client)
+            if (id(task), trains_personal) not in changed_tasks:
+                changed = self.tuned(task, state) if trains_personal else self._held_out(task)
+                changed_tasks[id(task), trains_personal] = changed
+            tasks[client] = changed_tasks[id(task), trains_personal]
         personal_parts = {
             part_name: self._with_personal(part_plan, state)
             for part_name, part_plan in plan.parts.items()

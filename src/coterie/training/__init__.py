@@ -10,6 +10,7 @@ from coterie.training.client import combined as combined
 from coterie.training.client import divided as divided
 from coterie.training.client import mean_model as mean_model
 from coterie.training.client import own_values_after as own_values_after
+from coterie.training.client import personal_training as personal_training
 from coterie.training.client import sent_update as sent_update
 from coterie.training.learner import BATCH_TO_MEASURE as BATCH_TO_MEASURE
 from coterie.training.learner import Learner as Learner

@@ -29,6 +29,7 @@ from coterie.training.graphs import Recorded, recordable, used_once
 from coterie.training.learner import (
     Learner,
     PullToShared,
+    at_best_temperature,
     batch_starts,
     passes,
     plain,
@@ -176,6 +177,43 @@ class Block:
         for buffer, tensor in self.buffers:
             buffer.copy_(tensor)
         return self.flat
+
+    @torch.no_grad()
+    def outputs(self, splits: Sequence[Split]) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
+        """What each client's model makes of its own examples, without training, in their order.
+
+        Args:
+            splits: Examples of each client.
+
+        Yields:
+            Which clients; their models' outputs ``(w, b, ...)``, with padding; their targets ``(w,
+            b, ...)``; and what of them is no padding, ``(w, b)``. Clients of few examples come
+            together.
+        """
+        learner = self.learner
+        learner.reset()
+        learner.module.eval()
+        longest = max(map(len, splits))
+        # As many clients at once as make the batches of a client that measures alone.
+        clients_at_once = max(1, learner.at_once // max(longest, 1))
+        for first_client in range(0, len(splits), clients_at_once):
+            clients = slice(first_client, min(first_client + clients_at_once, len(splits)))
+            padded_inputs = []
+            padded_targets = []
+            for split in splits[clients]:
+                positions = _padded(torch.arange(len(split)), longest)
+                client_inputs, client_targets = learner.batch(split, positions)
+                padded_inputs.append(client_inputs)
+                padded_targets.append(client_targets)
+            inputs = torch.stack(padded_inputs)
+            targets = torch.stack(padded_targets)
+            tensors = {name: tensor[clients] for name, tensor in self.tensors.items()}
+            if self.stack is not None and self.stack.takes(inputs, targets, of_classes=False):
+                outputs = self.stack.activations(tensors, inputs)[-1]
+            else:
+                outputs = torch.func.vmap(self._module)(tensors, inputs)
+            is_present = _present([len(split) for split in splits[clients]], longest)
+            yield clients, outputs, targets, is_present
 
     def _stepper(
         self,
@@ -387,6 +425,74 @@ class Block:
         for leaf, values in zip(self.leaves, self.values, strict=True):
             if leaf.dtype != values.dtype:
                 leaf.copy_(values)
+
+
+def can_measure_together(learner: Learner, splits: Sequence[Split]) -> bool:
+    """Return whether :func:`losses_together` can measure models on these examples.
+
+    Examples must not mix, code of the user must not run, and inputs and targets must be tensors of
+    equal shapes.
+
+    Args:
+        learner: The learner.
+        splits: The examples of each model.
+    """
+    if learner.own_code or learner.mixes or learner.precision != "fp32":
+        return False
+    shapes_and_types = set()
+    for split in splits:
+        if not isinstance(split.inputs, Tensor) or not isinstance(split.targets, Tensor):
+            return False
+        shapes_and_types.add(
+            (
+                split.inputs.shape[1:],
+                split.inputs.dtype,
+                split.targets.shape[1:],
+                split.targets.dtype,
+            )
+        )
+    return len(shapes_and_types) <= 1
+
+
+@torch.no_grad()
+def losses_together(
+    learner: Learner, models: Sequence[Tensor], splits: Sequence[Split]
+) -> list[Tensor]:
+    """Measure models as :meth:`~coterie.training.learner.Learner.losses` does, many at once.
+
+    Args:
+        learner: The learner, for which :func:`can_measure_together` is true.
+        models: The models ``(d,)``.
+        splits: The examples ``(n,)`` of each.
+
+    Returns:
+        The losses ``(n,)`` of each, equal to those of a model alone up to rounding.
+    """
+    losses_of_models = [torch.zeros(0)] * len(models)
+    # A model without examples has no losses.
+    measured = [position for position, split in enumerate(splits) if len(split)]
+    if not measured:
+        return losses_of_models
+    block = Block(learner, [models[position] for position in measured])
+    splits_of_block = [splits[position] for position in measured]
+    for places, outputs, targets, is_present in block.outputs(splits_of_block):
+        # Each example counts for itself, so those of several models are one batch.
+        is_example = is_present.flatten().nonzero().squeeze(1)
+        batch_losses = learner.objective.at_temperatures(
+            outputs.flatten(0, 1)[is_example], targets.flatten(0, 1)[is_example]
+        )
+        example_counts = is_present.sum(1).tolist()
+        losses_by_model = batch_losses.losses.float().cpu().split(example_counts, 1)
+        weights_by_model: Sequence[Tensor | None] = [None] * len(example_counts)
+        if batch_losses.weights is not None:
+            weights_by_model = batch_losses.weights.float().cpu().split(example_counts)
+        for position, losses_at_temperatures, example_weights in zip(
+            measured[places], losses_by_model, weights_by_model, strict=True
+        ):
+            losses_of_models[position] = at_best_temperature(
+                losses_at_temperatures, example_weights
+            )
+    return losses_of_models
 
 
 def _padded(positions: Tensor, length: int) -> Tensor:
@@ -610,21 +716,15 @@ class DenseStack:
             if layer.bias:
                 tensors[layer.bias].add_(output_derivatives.sum(1), alpha=-learning_rate)
 
-    def _backward(
-        self,
-        tensors: Mapping[str, Tensor],
-        inputs: Tensor,
-        targets: Tensor,
-        is_present: Tensor,
-        derivative: Derivative,
-    ) -> Iterator[tuple[Dense, Tensor, Tensor]]:
-        """Yield, from the last layer to the first: the layer, the loss's derivatives by its outputs, and its inputs.
+    def activations(self, tensors: Mapping[str, Tensor], inputs: Tensor) -> list[Tensor]:
+        """Return the inputs of each layer, then the outputs of the last one, ``(w, b, f)`` each.
 
-        The weights of a yielded layer may be changed.
+        Args:
+            tensors: As in :meth:`gradients`.
+            inputs: As in :meth:`gradients`.
         """
-        # Forward pass of all clients: one batched product for each layer.
+        # One batched product for each layer.
         layer_outputs = inputs.flatten(2)
-        # The inputs of each layer, then the outputs of the last one.
         activations = [layer_outputs]
         for layer in self.layers:
             weight = tensors[layer.weight].transpose(1, 2)
@@ -638,9 +738,25 @@ class DenseStack:
                 activate, _ = _ACTIVATIONS[layer.activation]
                 layer_outputs = activate(layer_outputs)
             activations.append(layer_outputs)
+        return activations
+
+    def _backward(
+        self,
+        tensors: Mapping[str, Tensor],
+        inputs: Tensor,
+        targets: Tensor,
+        is_present: Tensor,
+        derivative: Derivative,
+    ) -> Iterator[tuple[Dense, Tensor, Tensor]]:
+        """Yield, from the last layer to the first: the layer, the loss's derivatives by its outputs, and its inputs.
+
+        The weights of a yielded layer may be changed.
+        """
+        # Forward pass of all clients.
+        activations = self.activations(tensors, inputs)
         # Backward pass, from the derivatives G by a layer's outputs: its weights have the gradient
         # G^T X, its inputs G W, which the first layer does not need.
-        output_derivatives = derivative(layer_outputs, targets, is_present)
+        output_derivatives = derivative(activations[-1], targets, is_present)
         for layer_number, layer in reversed(list(enumerate(self.layers))):
             if layer.activation is not None:
                 _, derivative_of_activation = _ACTIVATIONS[layer.activation]

@@ -20,7 +20,7 @@ from torch import Tensor
 from coterie.core import Personal, Stage, Statistic, Task, Training
 from coterie.models.layout import Layout
 from coterie.randomness import generator
-from coterie.training.blocks import Block
+from coterie.training.blocks import Block, can_measure_together, losses_together
 from coterie.training.learner import Learner, PullToShared, Scores
 from coterie.training.order import ClientResult, Job, Order
 from coterie.training.splits import halvable, of_each_subject
@@ -277,13 +277,14 @@ def answer(learner: Learner, job: Job) -> ClientResult:
             own_model = learner.train(
                 _personal_start(job, personal, start.model, update),
                 job.data.train,
-                _personal_training(job, personal),
+                personal_training(order.training, personal),
                 order.lr,
                 generator(*order.draws, 3),
                 stages=_personal_stages(personal),
                 pull_term=PullToShared(personal.pull, start.model) if personal.pull else None,
             )
-    return _result(learner, job, start, update, own_model)
+    held_losses = _held_losses(learner, job, start.model, own_model)
+    return _result(learner, job, start, update, own_model, held_losses=held_losses)
 
 
 def _answer_of_mixture(learner: Learner, job: Job, start: TrainingStart) -> ClientResult:
@@ -308,7 +309,18 @@ def _answer_of_mixture(learner: Learner, job: Job, start: TrainingStart) -> Clie
         generator(*order.draws),
         personal.adapt,
     )
-    return _result(learner, job, start, trained_model - start.model, own_model, mixture_weight)
+    # The client is served by the mixture.
+    mixture = start.model + mixture_weight * (own_model - start.model)
+    held_losses = _held_losses(learner, job, start.model, mixture)
+    return _result(
+        learner,
+        job,
+        start,
+        trained_model - start.model,
+        own_model,
+        mixture_weight,
+        held_losses,
+    )
 
 
 def _personal_start(job: Job, personal: Personal, model: Tensor, update: Tensor | None) -> Tensor:
@@ -322,9 +334,13 @@ def _personal_start(job: Job, personal: Personal, model: Tensor, update: Tensor 
             return model if job.personal is None else job.personal
 
 
-def _personal_training(job: Job, personal: Personal) -> Training:
-    """The settings of local training of a personal model."""
-    training = job.order.training
+def personal_training(training: Training, personal: Personal) -> Training:
+    """Return the settings of local training of a personal model.
+
+    Args:
+        training: Those of the task.
+        personal: The task's personal model.
+    """
     if personal.epochs is None:
         return training
     return replace(training, epochs=personal.epochs, steps=None)
@@ -345,7 +361,8 @@ def answer_together(learner: Learner, jobs: Sequence[Job]) -> Iterator[ClientRes
     Args:
         learner: Measures and trains.
         jobs: Orders that train, with equal keys of :func:`.blocks.goes_with`, equal stages and
-            personal models; or orders that only measure the same models.
+            personal models; orders that only train such personal models; or orders that only measure
+            the same models.
 
     Yields:
         The result of each, as of :func:`answer`.
@@ -360,9 +377,10 @@ def answer_together(learner: Learner, jobs: Sequence[Job]) -> Iterator[ClientRes
         yield from (answer(learner, job) for job in jobs)
         return
     # Orders that only measure are done.
-    if not jobs[0].task.trains:
+    if not jobs[0].task.trains and jobs[0].task.personal is None:
         for job, start in zip(jobs, starts, strict=True):
-            yield _result(learner, job, start, None)
+            held_losses = _held_losses(learner, job, start.model, None)
+            yield _result(learner, job, start, None, held_losses=held_losses)
         return
     # Train all clients at once. Nothing may be drawn here, so any seed serves.
     with learner.scope((0,)) as scope:
@@ -380,15 +398,24 @@ def answer_together(learner: Learner, jobs: Sequence[Job]) -> Iterator[ClientRes
     if has_drawn:
         yield from (answer(learner, job) for job in jobs)
         return
-    for job, start, update, own_model in zip(jobs, starts, updates, own_models, strict=True):
-        yield _result(learner, job, start, update, own_model)
+    start_models = [start.model for start in starts]
+    losses_of_clients = _held_losses_together(learner, jobs, start_models, own_models)
+    for job, start, update, own_model, held_losses in zip(
+        jobs, starts, updates, own_models, losses_of_clients, strict=True
+    ):
+        yield _result(learner, job, start, update, own_model, held_losses=held_losses)
 
 
 def _trained_together(
     learner: Learner, jobs: Sequence[Job], models: list[Tensor]
-) -> tuple[list[Tensor], Sequence[Tensor | None]]:
-    """The updates ``(d,)`` of the clients of a block, and their personal models ``(d,)`` or None."""
+) -> tuple[Sequence[Tensor | None], Sequence[Tensor | None]]:
+    """The updates ``(d,)`` of the clients of a block, and their personal models ``(d,)``; None without one."""
     order = jobs[0].order
+    personal = order.task.personal
+    if not order.task.trains:
+        assert personal is not None
+        no_updates = [None] * len(jobs)
+        return no_updates, _personal_together(learner, jobs, personal, models, no_updates)
     # Each client has its own generator, so it sees the batches that it would see alone.
     block = Block(learner, models)
     trained = block.train(
@@ -400,7 +427,6 @@ def _trained_together(
         correction=_corrections(jobs),
     )
     updates = [model_row.cpu() - model for model_row, model in zip(trained, models, strict=True)]
-    personal = order.task.personal
     if personal is None:
         return updates, [None] * len(jobs)
     return updates, _personal_together(learner, jobs, personal, models, updates)
@@ -417,7 +443,7 @@ def _personal_together(
     jobs: Sequence[Job],
     personal: Personal,
     models: list[Tensor],
-    updates: Sequence[Tensor],
+    updates: Sequence[Tensor | None],
 ) -> Sequence[Tensor]:
     """Train the personal models ``(d,)`` of the clients of a block."""
     # With "trained", each personal model starts from its client's newly trained model.
@@ -427,7 +453,7 @@ def _personal_together(
     block = Block(learner, starts)
     trained = block.train(
         [job.data.train for job in jobs],
-        _personal_training(jobs[0], personal),
+        personal_training(jobs[0].order.training, personal),
         jobs[0].order.lr,
         [generator(*job.order.draws, 3) for job in jobs],
         stages=_personal_stages(personal),
@@ -486,6 +512,59 @@ def _lowest(scores: Sequence[Scores], chosen_count: int) -> list[int]:
     return sorted(range(len(losses)), key=nan_last)[:chosen_count]
 
 
+def _held_losses(
+    learner: Learner, job: Job, start_model: Tensor, serving_model: Tensor | None
+) -> np.ndarray | None:
+    """The losses that an order's task asks for: of the model from which training started, and of the client's own.
+
+    Returns:
+        Shape ``(m, examples)``, as in :class:`ClientResult`; None if the task asks for none.
+    """
+    if not job.task.holdout.report_losses:
+        return None
+    models = [start_model]
+    if serving_model is not None:
+        models.append(serving_model)
+    validation = job.data.validation
+    with learner.scope((*job.order.draws, 4), validation):
+        losses_of_models = [learner.losses(model, validation) for model in models]
+    return of_each_subject(torch.stack(losses_of_models), validation.subjects).numpy()
+
+
+def _held_losses_together(
+    learner: Learner,
+    jobs: Sequence[Job],
+    start_models: Sequence[Tensor],
+    own_models: Sequence[Tensor | None],
+) -> list[np.ndarray | None]:
+    """:func:`_held_losses` of the clients of a block; in one block, where each example counts for itself."""
+    reporting = [job for job in jobs if job.task.holdout.report_losses]
+    splits = [job.data.validation for job in reporting]
+    if len(reporting) < len(jobs) or not can_measure_together(learner, splits):
+        return [
+            _held_losses(learner, job, start_model, own_model)
+            for job, start_model, own_model in zip(jobs, start_models, own_models, strict=True)
+        ]
+    # The clients' own models come after those from which they started.
+    models = list(start_models)
+    splits_of_models = list(splits)
+    for own_model, split in zip(own_models, splits, strict=True):
+        if own_model is not None:
+            models.append(own_model)
+            splits_of_models.append(split)
+    losses_of_models = losses_together(learner, models, splits_of_models)
+    own_losses = iter(losses_of_models[len(jobs) :])
+    losses_of_clients: list[np.ndarray | None] = []
+    for own_model, split, start_losses in zip(own_models, splits, losses_of_models, strict=False):
+        losses_of_client = [start_losses]
+        if own_model is not None:
+            losses_of_client.append(next(own_losses))
+        losses_of_clients.append(
+            of_each_subject(torch.stack(losses_of_client), split.subjects).numpy()
+        )
+    return losses_of_clients
+
+
 def _result(
     learner: Learner,
     job: Job,
@@ -493,24 +572,11 @@ def _result(
     update: Tensor | None,
     own_model: Tensor | None = None,
     mixture_weight: float | None = None,
+    held_losses: np.ndarray | None = None,
 ) -> ClientResult:
-    """The result of an order, with the held-out losses that its task asks for."""
+    """The result of an order."""
     objective = learner.objective
     task = job.task
-    held_losses = None
-    if task.holdout.report_losses:
-        # Held-out losses of the model from which training started, and of the one that serves the
-        # client.
-        models = [start.model]
-        if own_model is not None:
-            serving_model = own_model
-            if mixture_weight is not None:
-                serving_model = start.model + mixture_weight * (own_model - start.model)
-            models.append(serving_model)
-        validation = job.data.validation
-        with learner.scope((*job.order.draws, 4), validation):
-            losses_of_models = [learner.losses(model, validation) for model in models]
-        held_losses = of_each_subject(torch.stack(losses_of_models), validation.subjects).numpy()
     told: Mapping[Statistic, np.ndarray] = {}
     if task.statistics:
         with learner.scope((*job.order.draws, 5), job.data.train):

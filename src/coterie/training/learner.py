@@ -327,12 +327,7 @@ class Learner:
                 example_weights.append(example_losses.weights.float().cpu())
         if not losses_of_batches:
             return torch.zeros(0)
-        # One temperature serves all examples: the one with the lowest mean loss.
-        losses_at_temperatures = weighted(
-            torch.cat(losses_of_batches, 1), torch.cat(example_weights)
-        )
-        loss_sums = losses_at_temperatures.double().sum(1).nan_to_num(nan=math.inf)
-        return losses_at_temperatures[int(loss_sums.argmin())]
+        return at_best_temperature(torch.cat(losses_of_batches, 1), torch.cat(example_weights))
 
     @torch.no_grad()
     def features_of(
@@ -580,6 +575,18 @@ def inputs_of(module: nn.Module, layer: str) -> Iterator[list[Tensor]]:
 def _flattened(gradients: Sequence[Tensor]) -> Tensor:
     """The gradients of all parameters as one row."""
     return torch.cat([gradient.reshape(-1) for gradient in gradients])
+
+
+def at_best_temperature(losses: Tensor, example_weights: Tensor | None) -> Tensor:
+    """Return the losses ``(b,)`` at the temperature that makes their sum least, one for all examples.
+
+    Args:
+        losses: The losses at each temperature, ``(temperatures, b)``.
+        example_weights: The weight of each example in the mean loss ``(b,)``; None for equal ones.
+    """
+    losses_at_temperatures = weighted(losses, example_weights)
+    loss_sums = losses_at_temperatures.double().sum(1).nan_to_num(nan=math.inf)
+    return losses_at_temperatures[int(loss_sums.argmin())]
 
 
 def _channels_last(tensor: Tensor) -> Tensor:
