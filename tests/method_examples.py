@@ -134,6 +134,7 @@ EXAMPLES: dict[str, Any] = {
     "auto": Auto(),
     "auto-half": Auto(fraction=0.5, patience=2, tuning=0),
     "tuned": Tuned(),
+    "tuned-neighbours": Tuned(neighbours=3, epochs=1),
     "tuned-ditto": Tuned(method="cfl", start="own", pull=0.5),
     "race": Race(patience=3),
     "race-of-races": Race(

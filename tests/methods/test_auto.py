@@ -117,6 +117,7 @@ def test_held_out_examples_are_in_no_training(monkeypatch: pytest.MonkeyPatch) -
             used[kind][id(split.inputs)] |= set(split.index.tolist())
 
     train, block, losses = Learner.train, Block.train, Learner.losses
+    block_outputs = Block.outputs
 
     def spied(self: Any, row: Any, data: Any, *rest: Any, **more: Any) -> Any:
         note("trained", data)
@@ -130,7 +131,12 @@ def test_held_out_examples_are_in_no_training(monkeypatch: pytest.MonkeyPatch) -
         note("held", data)
         return losses(self, row, data)
 
+    def spied_outputs(self: Any, splits: Any) -> Any:
+        note("held", *splits)
+        return block_outputs(self, splits)
+
     monkeypatch.setattr(Learner, "train", spied)
+    monkeypatch.setattr(Block, "outputs", spied_outputs)
     monkeypatch.setattr(Block, "train", spied_block)
     monkeypatch.setattr(Learner, "losses", spied_losses)
     ids = (2, 3, 7, 11)

@@ -20,12 +20,15 @@ from coterie.core import (
     Federation,
     HeldOutLosses,
     Holdout,
+    Neighbours,
     Personal,
     Replies,
     Round,
     Task,
+    Training,
 )
 from coterie.data.attendance import Attendance
+from coterie.data.objective import TEMPERATURES, Objective, squared_error
 from coterie.data.world import ClientData, Split, World, whole
 from coterie.engines.rounds import rounds
 from coterie.methods import APFL, IFCA, Ditto, FedAvg, FedPer, Independent, Race, Tuned
@@ -33,6 +36,8 @@ from coterie.methods._fences import fenced_reports
 from coterie.methods.tuned import TunedState, shrunk
 from coterie.records.codec import decode, encode
 from coterie.settings import SettingError, UserError
+from coterie.training.learner import Learner
+from coterie.training.neighbours import losses_with_neighbours
 from method_examples import slow
 from scripted import bits, play
 from worlds import THREE, grouped, last
@@ -428,3 +433,109 @@ def test_without_held_out_examples_the_choice_stays_and_only_used_models_are_tra
     again = tuned.step(settled, reporting(-0.5))
     assert not again.settled
     assert tries_personal(tuned, again) == {2, 3, 7, 11}
+
+
+# -- nearest training examples
+# ---------------------------------------------------------------------------------------------------
+
+
+def classes_of_inputs(*, names_differ: bool, **more: Any) -> World:
+    """Classes follow from the inputs. If their names differ between clients, one model cannot predict them."""
+
+    def named(split: Split, shift: int) -> Split:
+        return whole(split.inputs, (split.inputs[:, : small.CLASSES].argmax(1) + shift) % 3)
+
+    clients = {}
+    for position, c in enumerate(IDS):
+        shift = position if names_differ else 0
+        data = small.client(c, train=60, validation=40, test=60)
+        clients[c] = ClientData(
+            train=named(data.train, shift),
+            validation=named(data.validation, shift),
+            test=named(data.test, shift),
+        )
+    return world(clients=clients, **more)
+
+
+def test_held_out_losses_with_neighbours_are_those_of_the_mean_prediction() -> None:
+    tried = classes_of_inputs(names_differ=True)
+    learner = Learner(small.made(small.mlp), tried.objective)
+    model_row = learner.layout.row(small.made(small.mlp))
+    neighbours = Neighbours(layer="2", k=3, scale=0.5, weights=(0.5,))
+    data = tried.clients[7]
+    losses = losses_with_neighbours(learner, model_row, data, neighbours)
+    # From the definition: features, distances, votes, and the mean with the model's probabilities.
+    net = small.made(small.mlp).requires_grad_(False)
+    hidden = net[:2](data.train.inputs[data.train.index])
+    log_probabilities = []
+    for x in data.validation.inputs[data.validation.index]:
+        distances = (net[:2](x) - hidden).norm(dim=1)
+        votes = torch.zeros(3)
+        for i in distances.argsort()[:3]:
+            votes[data.train.targets[i]] += math.exp(-distances[i] / 0.5)
+        log_probabilities.append((0.5 * votes / votes.sum() + 0.5 * net(x).softmax(0)).log())
+    # One temperature for all examples.
+    by_hand = []
+    for temperature in TEMPERATURES:
+        cooled = (torch.stack(log_probabilities) / temperature).log_softmax(1)
+        by_hand.append(-cooled.gather(1, data.validation.targets[:, None])[:, 0])
+    torch.testing.assert_close(losses, min(by_hand, key=torch.sum), rtol=1e-3, atol=1e-5)
+
+
+def test_clients_use_neighbours_where_they_lower_held_out_loss() -> None:
+    rounds_done = play(Tuned(epochs=1, neighbours=10), classes_of_inputs(names_differ=True), 8)
+    # They are measured first in round 5. Until then clients are served by models alone.
+    assert rounds_done[3].assignment.neighbours is None
+    served = rounds_done[-1].assignment
+    assert served.by_neighbours == IDS
+    assert served.neighbours == Neighbours(layer="2", k=10, scale=1.0, weights=(0.5,))
+    texts = [note.text for note in rounds_done[4].notes]
+    assert any("nearest training examples help 4 of 4 clients" in text for text in texts)
+    # A client's score is that of its model with its neighbours.
+    alone = play(Tuned(epochs=1), classes_of_inputs(names_differ=True), 8)[-1]
+    assert rounds_done[-1].mean("loss") < alone.mean("loss") - 0.1
+    assert torch.equal(served.models, alone.assignment.models)  # nothing else is trained
+
+
+def test_neighbours_are_not_used_where_they_do_harm() -> None:
+    # One model learns the classes better than the nearest of 60 examples tell them.
+    trained_well = Training(lr=0.5, batch=8, epochs=10)
+    tried = classes_of_inputs(names_differ=False, training=trained_well)
+    method = Tuned(epochs=0, neighbours=5)
+    done = play(method, tried, 16)
+    assert all(one.assignment.neighbours is None for one in done)
+    # After two measurements in which they were worse beyond noise, they are measured no more.
+    state = done[-1].position.state
+    assert state.neighbours_worse == 2
+    assert (
+        method.plan(state, Cohort(present=IDS, exchange=16, seed=0)).tasks[2].holdout.neighbours
+        is None
+    )
+
+
+def test_one_client_may_use_neighbours_and_another_not() -> None:
+    tried = classes_of_inputs(names_differ=True)
+    odd = small.client(7, train=60, validation=300, test=9)  # its labels are random
+    done = play(
+        Tuned(epochs=0, neighbours=10), replace(tried, clients={**tried.clients, 7: odd}), 8
+    )
+    served = done[-1].assignment
+    assert served.by_neighbours == (2, 3, 11)
+    assert served.neighbours_of(7) is None
+    assert served.neighbours_of(2) is not None
+
+
+def test_models_that_predict_no_class_have_no_neighbours() -> None:
+    tried = world(objective=Objective(loss=squared_error))
+
+    def numbers(split: Split) -> Split:
+        return whole(split.inputs, split.inputs[:, :3])
+
+    targets = {}
+    for c, data in tried.clients.items():
+        targets[c] = ClientData(
+            train=numbers(data.train), validation=numbers(data.validation), test=numbers(data.test)
+        )
+    done = play(Tuned(neighbours=5), replace(tried, clients=targets), 6)
+    assert done[-1].assignment.neighbours is None
+    assert done[-1].position.state.classifier == ""

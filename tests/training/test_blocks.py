@@ -336,3 +336,44 @@ def test_what_can_be_recorded() -> None:
     assert not can(Images)
     assert not can(hooked)
     assert not can(lambda: nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, momentum=None)))
+
+
+# -- measuring without training
+# ------------------------------------------------------------------------------------------------
+
+
+def weighted_loss() -> Objective:
+    return Objective(loss=nn.CrossEntropyLoss(weight=torch.tensor([0.2, 1.0, 3.0])))
+
+
+@pytest.mark.parametrize("objective", [Objective(), weighted_loss()], ids=["plain", "weights"])
+@pytest.mark.parametrize("model", [linear, mlp, Images, normed], ids=lambda m: m.__name__)
+def test_losses_together_are_those_of_each_model_alone(
+    model: Callable[[], nn.Module], objective: Objective
+) -> None:
+    learner, rows = learner_of(model, objective=objective)
+    splits = [examples(size, size) for size in (20, 1, 23, 0, 18)]
+    models = [5 * rows[i % len(rows)] for i in range(len(splits))]  # too sure: cooled
+    learner.own_code = False  # the nets of these tests are code of their own
+    assert blocks.can_measure_together(learner, splits)
+    together = blocks.losses_together(learner, models, splits)
+    for model_row, split, losses in zip(models, splits, together, strict=True):
+        torch.testing.assert_close(losses, learner.losses(model_row, split), rtol=1e-4, atol=1e-5)
+
+
+def test_losses_of_many_examples_come_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner, rows = learner_of(mlp)
+    splits = [examples(size, size) for size in (9, 12, 10)]
+    whole_batch = blocks.losses_together(learner, rows, splits)
+    monkeypatch.setattr(learner, "at_once", 15)
+    for one, other in zip(blocks.losses_together(learner, rows, splits), whole_batch, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_what_cannot_be_measured_together() -> None:
+    splits = [examples(4, 1), examples(3, 2)]
+    assert not blocks.can_measure_together(learner_of(Images)[0], splits)  # code of a user
+    learner, _ = learner_of(mlp)
+    other_shape = whole(torch.zeros(3, FEATURES + 1), torch.zeros(3, dtype=torch.long))
+    assert blocks.can_measure_together(learner, splits)
+    assert not blocks.can_measure_together(learner, [splits[0], other_shape])

@@ -34,7 +34,6 @@ from coterie.core.method import (
     Composite,
     Federation,
     Method,
-    Neighbours,
     serving_tasks,
 )
 from coterie.core.needs import FEATURES, Feature, Needs, check_declared, needs_of
@@ -55,8 +54,10 @@ from coterie.core.replies import (
 from coterie.core.rounds import HALVES, Kept, Position, Round
 from coterie.core.tasks import (
     STATISTICS,
+    WITH_NEIGHBOURS,
     Holdout,
     Need,
+    Neighbours,
     Personal,
     Plan,
     PrivatePlan,
@@ -79,6 +80,7 @@ __all__ = [
     "P_VALUE",
     "STATES",
     "STATISTICS",
+    "WITH_NEIGHBOURS",
     "WORST_LOSS",
     "Admits",
     "AppliedLimits",

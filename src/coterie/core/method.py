@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
@@ -13,7 +12,7 @@ import torch
 from coterie.core.clients import Client, Groups
 from coterie.core.notes import Note
 from coterie.core.replies import Replies
-from coterie.core.tasks import Plan, Task, Training
+from coterie.core.tasks import Neighbours, Plan, Task, Training
 from coterie.notebook.tables import by_group, count, partition, some, table
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings.calls import public
@@ -104,46 +103,6 @@ class Cohort:
 
 @public
 @dataclass(frozen=True, kw_only=True)
-class Neighbours:
-    """Serve a client by its model together with its nearest training examples, in the space of the model's features.
-
-    The class probabilities are ``λ p_knn + (1 - λ) p_model``. In ``p_knn``, each of the k training
-    examples nearest to the input, by Euclidean distance d of the features, counts for its class
-    with a weight proportional to ``exp(-d / scale)``.
-
-    Attributes:
-        layer: The layer whose input is the features: the classifier.
-        k: Number of neighbours; a client with fewer training examples uses all of them.
-        scale: Unit of distances.
-        weights: Values of λ, from which each client chooses the one with the lowest mean loss on
-            its validation examples, the first of equal ones. A single value needs no such examples.
-            A client without any is served by the model alone.
-        holdout: As ``Holdout.share``, by which the same examples stay out of training.
-
-    Raises:
-        ValueError: A number is out of range.
-    """
-
-    layer: str
-    k: int
-    scale: float
-    weights: tuple[float, ...]
-    holdout: float = 0.0
-
-    def __post_init__(self) -> None:
-        # The settings of a method may come from a file, so they are checked here.
-        if self.k < 1 or not 0 < self.scale < math.inf or not 0 <= self.holdout < 1:
-            raise ValueError(
-                f"Neighbours needs k >= 1, a scale > 0 and a holdout from 0 to below 1, got {self}"
-            )
-        if not self.weights or not all(0 <= model_share <= 1 for model_share in self.weights):
-            raise ValueError(
-                f"Neighbours.weights must be one or more numbers from 0 to 1, got {self.weights}"
-            )
-
-
-@public
-@dataclass(frozen=True, kw_only=True)
 class Assignment:
     """Which model serves which client.
 
@@ -160,6 +119,7 @@ class Assignment:
         plain: Clients that are served without values of their own.
         neighbours: How a client's nearest training examples take part in serving it; None if they
             do not.
+        by_neighbours: The clients that ``neighbours`` is about; None for all.
         hidden: Whether the server does not know which model serves a client: each takes the one of
             lowest loss on its training data. ``row`` and ``groups`` then have all clients at the
             first model. In one process, rounds have what clients choose instead, for the
@@ -184,6 +144,7 @@ class Assignment:
     part: str = ""
     plain: tuple[Client, ...] = ()
     neighbours: Neighbours | None = None
+    by_neighbours: tuple[Client, ...] | None = None
     hidden: bool = False
 
     def __post_init__(self) -> None:
@@ -208,6 +169,12 @@ class Assignment:
 
     def _repr_html_(self) -> str:
         return table(repr(self)[1:-1], by_group(self.groups))
+
+    def neighbours_of(self, client: Client) -> Neighbours | None:
+        """Return how a client's nearest training examples take part in serving it; None if they do not."""
+        if self.by_neighbours is None or client in self.by_neighbours:
+            return self.neighbours
+        return None
 
     def serving(self, client: Client) -> tuple[int, ...]:
         """Return the positions of the models that serve a client: one, or those of its ensemble."""

@@ -19,8 +19,9 @@ from coterie.settings.calls import public
 ReplyValue = TypeVar("ReplyValue")
 
 Candidate = tuple[str, int]
-"""The name of a plan's part, and 0 for the model from which a client starts in it, or 1 for the
-personal model that it trains in it."""
+"""The name of a plan's part, and the number of a model that a client measures in it, see
+:attr:`~coterie.core.Task.measured_models`: 0 for the model from which it starts, or 1 for the personal
+model that it trains."""
 
 
 @public
@@ -103,10 +104,12 @@ class HeldOutLosses:
         # The models of the part and of its own parts, whose names lose the prefix.
         positions: list[int] = []
         inner_candidates: list[Candidate] = []
-        for position, (candidate_part, is_personal) in enumerate(self.models):
+        for position, (candidate_part, model_number) in enumerate(self.models):
             if candidate_part == part_name or candidate_part.startswith(f"{part_name}/"):
                 positions.append(position)
-                inner_candidates.append((candidate_part[len(part_name) :].lstrip("/"), is_personal))
+                inner_candidates.append(
+                    (candidate_part[len(part_name) :].lstrip("/"), model_number)
+                )
         return replace(
             self,
             models=tuple(inner_candidates),

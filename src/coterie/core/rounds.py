@@ -256,7 +256,7 @@ class Round:
             model_rows,
             self.position.own(self.assignment, client_id),
             client_id,
-            self.assignment.neighbours,
+            self.assignment.neighbours_of(client_id),
         )
 
     def to_pandas(self) -> Any:

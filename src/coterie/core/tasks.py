@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -27,6 +28,10 @@ STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
 
 Need = Literal["mean", "gram", "rows", "sums"]
 """What a plan asks of an engine: ``"mean"``, ``"gram"``, ``"rows"`` or ``"sums"``."""
+
+WITH_NEIGHBOURS = 2
+"""Added to the number of a model of which a client reports held-out losses: the model together with
+the client's nearest training examples."""
 
 
 @public
@@ -159,6 +164,46 @@ class Personal:
 
 @public
 @dataclass(frozen=True, kw_only=True)
+class Neighbours:
+    """Serve a client by its model together with its nearest training examples, in the space of the model's features.
+
+    The class probabilities are ``λ p_knn + (1 - λ) p_model``. In ``p_knn``, each of the k training
+    examples nearest to the input, by Euclidean distance d of the features, counts for its class
+    with a weight proportional to ``exp(-d / scale)``.
+
+    Attributes:
+        layer: The layer whose input is the features: the classifier.
+        k: Number of neighbours; a client with fewer training examples uses all of them.
+        scale: Unit of distances.
+        weights: Values of λ, from which each client chooses the one with the lowest mean loss on
+            its validation examples, the first of equal ones. A single value needs no such examples.
+            A client without any is served by the model alone.
+        holdout: As ``Holdout.share``: so many training examples are not remembered.
+
+    Raises:
+        ValueError: A number is out of range.
+    """
+
+    layer: str
+    k: int
+    scale: float
+    weights: tuple[float, ...]
+    holdout: float = 0.0
+
+    def __post_init__(self) -> None:
+        # The settings of a method may come from a file, so they are checked here.
+        if self.k < 1 or not 0 < self.scale < math.inf or not 0 <= self.holdout < 1:
+            raise ValueError(
+                f"Neighbours needs k >= 1, a scale > 0 and a holdout from 0 to below 1, got {self}"
+            )
+        if not self.weights or not all(0 <= model_share <= 1 for model_share in self.weights):
+            raise ValueError(
+                f"Neighbours.weights must be one or more numbers from 0 to 1, got {self.weights}"
+            )
+
+
+@public
+@dataclass(frozen=True, kw_only=True)
 class Holdout:
     """The training examples that a client keeps out of training, and whether it reports its losses on held-out examples.
 
@@ -168,6 +213,9 @@ class Holdout:
         report_losses: Reply with sums of the losses, on held-out examples, of the model from which
             the client starts and of its personal model, see ``Replies.held_out_losses``. Held-out
             examples are the client's validation part.
+        neighbours: If given, report also the losses of these models together with the client's
+            nearest training examples, with the first of ``weights``. A client whose model has no
+            features for each prediction repeats the losses of the models alone.
 
     Raises:
         ValueError: ``share`` is not a number from 0 to below 1, or ``report_losses`` not a boolean.
@@ -175,6 +223,7 @@ class Holdout:
 
     share: float = 0.0
     report_losses: bool = False
+    neighbours: Neighbours | None = None
 
     def __post_init__(self) -> None:
         # In Python, a boolean is a number too.
@@ -375,6 +424,20 @@ class Task:
     def chooses(self) -> bool:
         """Whether the client chooses among several models."""
         return self.choose < self.models_offered
+
+    @property
+    def measured_models(self) -> tuple[int, ...]:
+        """The numbers of the models whose held-out losses the client reports, as in :class:`~coterie.core.HeldOutLosses`.
+
+        0 is the model from which it starts, and 1 its personal model. 2 and 3 are the same together
+        with its nearest training examples.
+        """
+        if not self.holdout.report_losses:
+            return ()
+        models = (0,) if self.personal is None else (0, 1)
+        if self.holdout.neighbours is None:
+            return models
+        return (*models, *(WITH_NEIGHBOURS + model for model in models))
 
     @property
     def trains(self) -> bool:

@@ -32,6 +32,7 @@ from coterie.core import (
     Position,
     Replies,
     Statistic,
+    Task,
     amounts,
     group_means,
 )
@@ -108,7 +109,9 @@ def exchange(
         for part_name, values_of_part in kept_values.items()
         if values_of_part and not f"{part_name}/".startswith(ended_prefixes)
     }
-    return together(plan, replies, held_losses(held_losses_of_parts)), still_kept
+    tasks_of_parts = {part_name: part.tasks for part_name, part in plan.leaves()}
+    held_out_losses = held_losses(held_losses_of_parts, tasks_of_parts)
+    return together(plan, replies, held_out_losses), still_kept
 
 
 # -- the three kinds of an exchange
@@ -520,11 +523,13 @@ def replies_of_results(
 
 def held_losses(
     losses_of_parts: Mapping[str, Mapping[Client, np.ndarray]],
+    tasks_of_parts: Mapping[str, Mapping[Client, Task]],
 ) -> dict[Client, HeldOutLosses]:
     """Return the sums of each client's held-out losses, over the models of all parts of a plan.
 
     Args:
         losses_of_parts: Name of a part -> client -> held-out losses ``(m, examples)``.
+        tasks_of_parts: Name of a part -> client -> its task, which names the m models.
     """
     # Stack the losses of all parts, so that products of models in different parts are known, too.
     models_of_client: dict[Client, list[Candidate]] = {}
@@ -532,7 +537,8 @@ def held_losses(
     for part_name, losses_of_part in losses_of_parts.items():
         for client, client_losses in losses_of_part.items():
             models_of_client.setdefault(client, []).extend(
-                (part_name, model_number) for model_number in range(len(client_losses))
+                (part_name, model_number)
+                for model_number in tasks_of_parts[part_name][client].measured_models
             )
             loss_rows.setdefault(client, []).extend(client_losses)
     return {

@@ -18,7 +18,6 @@ from coterie.core import (
     Assignment,
     Client,
     Means,
-    Neighbours,
     Note,
     Plan,
     Position,
@@ -644,11 +643,11 @@ class ClientPool:
         Each distinct pair of models and test examples is computed once.
         """
         time_step = self.world.step(position.round)
-        neighbours = assignment.neighbours
         # The rows made for single clients, and for each combination of models the test examples of
         # their clients: clients with equal examples and equal targets share a test.
         personal_rows: list[Tensor] = []
         tests: dict[tuple[int, ...], dict[tuple[int, int], dict[int, list[Client]]]] = {}
+        tests_with_neighbours: dict[tuple[tuple[int, ...], Client], list[Test]] = {}
         for client in sorted(assignment.row):
             row_numbers = assignment.serving(client)
             own_values = position.own(assignment, client)
@@ -660,10 +659,21 @@ class ClientPool:
                 ]
                 row_numbers = tuple(range(first_row, first_row + len(row_numbers)))
             test_split = getattr(self.world.steps[time_step][client], part)
-            # With neighbours, a result depends on the client's training data, too.
-            example_key = (client, client)
-            if neighbours is None:
-                example_key = (id(test_split.inputs), id(test_split.index))
+            neighbours = assignment.neighbours_of(client)
+            if neighbours is not None:
+                # The result depends on the client's training data, so it has a test of its own.
+                tests_with_neighbours[row_numbers, client] = [
+                    Test(
+                        row_numbers,
+                        (client,),
+                        slice(0, len(test_split)),
+                        neighbours,
+                        time_step,
+                        part=part,
+                    )
+                ]
+                continue
+            example_key = (id(test_split.inputs), id(test_split.index))
             same_examples = tests.setdefault(row_numbers, {}).setdefault(example_key, {})
             same_examples.setdefault(id(test_split.targets), []).append(client)
 
@@ -671,13 +681,14 @@ class ClientPool:
             test_jobs: list[list[Test]] = []
             for row_numbers, by_examples in tests.items():
                 test_jobs += self._test_jobs(
-                    row_numbers, list(by_examples.values()), neighbours, time_step, part
+                    row_numbers, list(by_examples.values()), time_step, part
                 )
+            test_jobs += tests_with_neighbours.values()
             return self._sums(test_jobs, assignment.models, personal_rows)
 
         test_sums = run_tests()
         has_drawn = any(DRAWN in metric_totals for metric_totals in test_sums.values())
-        if neighbours is None and not self.draws_in_tests and has_drawn:
+        if not self.draws_in_tests and has_drawn:
             # Clients that share a batch would draw each other's random numbers: test each of them
             # alone.
             self.draws_in_tests = True
@@ -691,6 +702,9 @@ class ClientPool:
                     metric_totals = test_sums.get((row_numbers, clients[0]), {})
                     metrics = objective.scores(metric_totals) | objective.error_sums(metric_totals)
                     scores.update(dict.fromkeys(clients, metrics))
+        for row_numbers, client in tests_with_neighbours:
+            metric_totals = test_sums.get((row_numbers, client), {})
+            scores[client] = objective.scores(metric_totals) | objective.error_sums(metric_totals)
         return dict(sorted(scores.items()))
 
     def _sums(
@@ -714,11 +728,10 @@ class ClientPool:
         self,
         row_numbers: tuple[int, ...],
         client_tests: Sequence[ClientTests],
-        neighbours: Neighbours | None,
         time_step: int,
         part: str,
     ) -> Iterator[list[Test]]:
-        """Jobs of at most :data:`EXAMPLES_PER_TEST` examples, all of the same models; with neighbours, of one client each."""
+        """Jobs of at most :data:`EXAMPLES_PER_TEST` examples, all of the same models."""
         # One client for each set of targets, and the examples of each test.
         clients_of_tests = []
         examples = []
@@ -727,7 +740,7 @@ class ClientPool:
             clients_of_tests.append(clients)
             examples.append(getattr(self.world.steps[time_step][clients[0]], part))
         # One job per client, because no test may draw another one's random numbers.
-        if self.draws_in_tests and neighbours is None:
+        if self.draws_in_tests:
             for clients, test_split in zip(clients_of_tests, examples, strict=True):
                 for client in clients:
                     yield [
@@ -741,26 +754,19 @@ class ClientPool:
                         )
                     ]
             return
-        jobs: list[JobParts]
-        if neighbours is not None:
-            jobs = [
-                [(test_number, slice(0, len(test_split)))]
-                for test_number, test_split in enumerate(examples)
-            ]
-        else:
-            is_whole = self.mixes_examples or self.world.objective.whole
-            overlap = len(examples) > 1 and not is_whole and self._overlap(time_step, part)
-            jobs = cut(examples, whole=is_whole, overlap=overlap)
-        for job in jobs:
+        is_whole = self.mixes_examples or self.world.objective.whole
+        overlap = len(examples) > 1 and not is_whole and self._overlap(time_step, part)
+        for job in cut(examples, whole=is_whole, overlap=overlap):
             yield [
                 Test(
                     row_numbers,
                     clients_of_tests[test_number],
                     positions,
-                    neighbours,
-                    time_step,
+                    step=time_step,
                     part=part,
                 )
+                for test_number, positions in job
+            ]
                 for test_number, positions in job
             ]
 

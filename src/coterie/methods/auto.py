@@ -60,6 +60,11 @@ class Auto:
         ge=0,
         lt=1e9,
     )
+    neighbours: int = setting(
+        10,
+        "nearest training examples of a client that may take part in its predictions (k); 0: none",
+        ge=0,
+    )
     holdout: float = setting(
         0.15,
         "share of the training examples that clients without a validation part hold out",
@@ -97,7 +102,12 @@ class Auto:
 
     def _with_personal_models(self, arm: Any) -> Tuned:
         return Tuned(
-            method=arm, epochs=self.tuning, start="either", pull=self.pull, holdout=self.holdout
+            method=arm,
+            epochs=self.tuning,
+            start="either",
+            pull=self.pull,
+            neighbours=self.neighbours,
+            holdout=self.holdout,
         )
 
     @property

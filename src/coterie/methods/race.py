@@ -64,6 +64,7 @@ import scipy
 import torch
 
 from coterie.core import (
+    WITH_NEIGHBOURS,
     Assignment,
     Candidate,
     Client,
@@ -141,6 +142,7 @@ class Facts:
     tensors: Mapping[str, tuple[int, int]]
     dense: tuple[str, ...]
     training: Training
+    labels: bool = True
 
 
 @state("race")
@@ -338,7 +340,7 @@ class Race:
         if is_open:
             report_losses = task.holdout.report_losses or ends_round
             # All parts of a plan must hold out the same examples.
-            holdout = Holdout(share=self.holdout, report_losses=report_losses)
+            holdout = replace(task.holdout, share=self.holdout, report_losses=report_losses)
         measure = task.measure
         if not is_open and task.trains and not task.halves and len(task.offered) == 1:
             measure = measure or "train"
@@ -730,6 +732,7 @@ class Race:
             tensors=facts.tensors,
             dense=facts.dense,
             training=facts.training,
+            labels=facts.labels,
         )
         arm_states = {}
         for arm_name, method in self.named.items():
@@ -766,16 +769,24 @@ def facts(federation: Federation) -> Facts | None:
         tensors=federation.tensors,
         dense=federation.dense,
         training=federation.training,
+        labels=federation.labels,
     )
 
 
 def serving(
     client: Client, arm_part: str, assignment: Assignment, held_out: HeldOutLosses
 ) -> Candidate:
-    """Return the measured model that serves a client: its personal one (1), or the one that it was offered (0)."""
+    """Return the measured model that serves a client, see :attr:`~coterie.core.Task.measured_models`.
+
+    It is its personal one (1), or the one that it was offered (0), and perhaps its neighbours too.
+    """
     part_name = f"{arm_part}/{assignment.part}".rstrip("/")
     has_personal = client not in assignment.plain and (part_name, 1) in held_out.models
-    return part_name, int(has_personal)
+    model_number = int(has_personal)
+    with_neighbours = (part_name, WITH_NEIGHBOURS + model_number)
+    if assignment.neighbours_of(client) is not None and with_neighbours in held_out.models:
+        return with_neighbours
+    return part_name, model_number
 
 
 def pair_key(first_arm: str, second_arm: str) -> str:

@@ -26,6 +26,13 @@ Where no client uses its own model, and the models have been worse beyond noise 
 :data:`WORSE_LOOKS_TO_REST` rounds, they rest: they are tried again after one round, then after two,
 four and :data:`MAX_ROUNDS_OF_REST`. When clients hold out nothing any more, only those that use
 their own model train it.
+
+With ``neighbours``, a client's predictions may be the mean of those of its model and of its nearest
+training examples (kNN-Per, arXiv 2111.09360, with the same weight λ = :data:`NEIGHBOURS_WEIGHT` for
+all). Nothing is trained or sent for that. Every :data:`NEIGHBOURS_EVERY` rounds clients measure it
+for both of their models. It is used by the same rule as personal models, but begins beyond
+:data:`ERRORS_TO_USE_NEIGHBOURS` standard errors, because an export of the model lacks it. While it
+is used, clients measure it in each round, and choose between models that both have neighbours.
 """
 
 from __future__ import annotations
@@ -38,6 +45,7 @@ import numpy as np
 import scipy
 
 from coterie.core import (
+    WITH_NEIGHBOURS,
     Admits,
     Assignment,
     Client,
@@ -46,6 +54,7 @@ from coterie.core import (
     Federation,
     Holdout,
     Needs,
+    Neighbours,
     Note,
     Personal,
     Plan,
@@ -81,6 +90,26 @@ WORSE_LOOKS_TO_REST = 4
 MAX_ROUNDS_OF_REST = 8
 """The longest time between two trials of personal models that rest, in rounds."""
 
+USES_NEIGHBOURS = "uses its nearest training examples"
+"""The name, in notes, of 1 for a client whose nearest training examples take part in its predictions."""
+
+GAIN_OF_NEIGHBOURS = "expected difference of held-out losses by nearest training examples"
+"""The name, in notes, of the held-out loss with a client's nearest training examples less that
+without."""
+
+NEIGHBOURS_WEIGHT = 0.5
+"""The weight λ of the nearest training examples in a client's predictions."""
+
+NEIGHBOURS_EVERY = 5
+"""Rounds from one measurement of the nearest training examples to the next, while no client uses them."""
+
+ERRORS_TO_USE_NEIGHBOURS = 2.0
+"""From so many standard errors on, a client begins to use its nearest training examples."""
+
+WORSE_LOOKS_TO_STOP = 2
+"""Nearest training examples are measured no more if they were significantly worse for all so many
+times in a row."""
+
 Gain = tuple[float, float, int]
 """Mean of a client's personal loss less that of the method's model, the variance of this mean, and
 the number of examples."""
@@ -100,6 +129,13 @@ class TunedState:
         worse: Rounds in a row in which personal models were worse for all, beyond noise.
         rest: Rounds until personal models are trained again.
         settled: Whether clients held no examples out in the last round, so that the choice stays.
+        classifier: The layer whose input is the features of nearest training examples; "" if
+            clients do not predict classes by such a layer.
+        neighbour_gains: Client -> the last report of its gain by nearest training examples.
+        remembering: Clients whose nearest training examples take part in their predictions, sorted.
+        rounds: Rounds with reports, since the choice was opened.
+        neighbours_worse: Measurements in a row in which nearest training examples were worse for
+            all, beyond noise.
         notes: Notes of the last exchange.
     """
 
@@ -111,7 +147,29 @@ class TunedState:
     worse: int = 0
     rest: int = 0
     settled: bool = False
+    classifier: str = ""
+    neighbour_gains: Mapping[Client, Gain] = field(default_factory=dict)
+    remembering: tuple[Client, ...] = ()
+    rounds: int = 0
+    neighbours_worse: int = 0
     notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """To which clients something is expected to pay.
+
+    Attributes:
+        clients: These clients, sorted.
+        expected: Client -> its expected gain.
+        grouped: All clients of the groups.
+        limited: Clients whose reports were limited by those of the others.
+    """
+
+    clients: tuple[Client, ...]
+    expected: Mapping[Client, float]
+    grouped: set[Client]
+    limited: tuple[Client, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +193,11 @@ class Tuned:
     pull: float = setting(
         0.0, "weight of the term that pulls a personal model to the method's (λ of Ditto)", ge=0
     )
+    neighbours: int = setting(
+        0,
+        "nearest training examples of a client that may take part in its predictions (k of kNN-Per); 0: none",
+        ge=0,
+    )
     holdout: float = setting(
         0.15,
         "share of the training examples that clients without a validation part hold out",
@@ -152,8 +215,11 @@ class Tuned:
         features: list[Feature] = ["held-out-losses", "holdout", "personal-model"]
         if self.pull:
             features.append("pull")
+        occasional: tuple[Feature, ...] = ("neighbours",) if self.neighbours else ()
         tuned_method = needs_of(self.method)
-        own_needs = Needs(unchanged_by="rotation", fraction=tuned_method.fraction)
+        own_needs = Needs(
+            occasional=occasional, unchanged_by="rotation", fraction=tuned_method.fraction
+        )
         return own_needs.with_inner(features, self.method)
 
     def serving_tasks(self, state: TunedState, cohort: Cohort) -> tuple[Task, ...]:
@@ -165,7 +231,12 @@ class Tuned:
     # ---------------------------------------------------------------------------------------------------
 
     def init(self, federation: Federation) -> TunedState:
-        return TunedState(inner=self.method.init(federation))
+        # Nearest training examples vote for a class, by the features that the last layer receives.
+        last_layer = tuple(federation.columns)[-1]
+        has_features = federation.labels and last_layer in federation.dense
+        return TunedState(
+            inner=self.method.init(federation), classifier=last_layer if has_features else ""
+        )
 
     def plan(self, state: TunedState, cohort: Cohort) -> Plan:
         return self._with_personal(self.method.plan(state.inner, cohort), state)
@@ -178,7 +249,9 @@ class Tuned:
         for client, task in plan.tasks.items():
             trains_personal = plan.ends_round and self._may_pay(state, client)
             if (id(task), trains_personal) not in changed_tasks:
-                changed = self.tuned(task, state) if trains_personal else self._held_out(task)
+                changed = self._held_out(task, state if plan.ends_round else None)
+                if trains_personal:
+                    changed = self.tuned(task, state)
                 changed_tasks[id(task), trains_personal] = changed
             tasks[client] = changed_tasks[id(task), trains_personal]
         personal_parts = {
@@ -202,7 +275,7 @@ class Tuned:
                 which all clients train.
         """
         if not task.trains or task.gradient or task.local_layers:
-            return self._held_out(task)
+            return self._held_out(task, state)
         state = state or TunedState(inner=None)
         start = self.start
         if start == "either":
@@ -211,12 +284,37 @@ class Tuned:
         if state.worse >= WORSE_LOOKS_TO_REST:
             start = "trained"
         personal = task.personal or Personal(start=start, epochs=self.epochs, pull=self.pull)
-        holdout = Holdout(share=self.holdout, report_losses=True)
+        holdout = Holdout(
+            share=self.holdout, report_losses=True, neighbours=self._measured_neighbours(state)
+        )
         return replace(task, holdout=holdout, personal=personal)
 
-    def _held_out(self, task: Task) -> Task:
-        """The task with the share of this method, so that all parts of a plan hold out the same examples."""
-        return replace(task, holdout=replace(task.holdout, share=self.holdout))
+    def _held_out(self, task: Task, state: TunedState | None) -> Task:
+        """The task with the share of this method, so that all parts of a plan hold out the same examples.
+
+        Args:
+            task: The method's task.
+            state: The state if held-out losses may be reported, which say what they are of.
+        """
+        neighbours = None if state is None else self._measured_neighbours(state)
+        holdout = replace(task.holdout, share=self.holdout, neighbours=neighbours)
+        return replace(task, holdout=holdout)
+
+    def _measured_neighbours(self, state: TunedState) -> Neighbours | None:
+        """The nearest training examples if they are measured in this round: they are used, or it is their turn."""
+        is_their_turn = state.rounds % NEIGHBOURS_EVERY == NEIGHBOURS_EVERY - 1
+        may_win = is_their_turn and state.neighbours_worse < WORSE_LOOKS_TO_STOP
+        if not state.settled and (may_win or state.remembering):
+            return self._neighbours(state)
+        return None
+
+    def _neighbours(self, state: TunedState) -> Neighbours | None:
+        """How nearest training examples take part in predictions; None if they cannot."""
+        if not self.neighbours or not state.classifier:
+            return None
+        return Neighbours(
+            layer=state.classifier, k=self.neighbours, scale=1.0, weights=(NEIGHBOURS_WEIGHT,)
+        )
 
     def step(self, state: TunedState, replies: Replies) -> TunedState:
         # The method takes the replies as it would without personal models.
@@ -231,25 +329,47 @@ class Tuned:
             answered = min(len(replies.clients) / max(len(inner_assignment.row), 1), 1.0)
             training_share = (training_share + answered) / 2
         gains = dict(state.gains)
+        neighbour_gains = dict(state.neighbour_gains)
         tuned_parts = set(state.tuned)
         any_report = False
+        any_neighbours = False
         for client, held_out in replies.held_out_losses.items():
-            # The held-out loss of the personal model (1) less that of the method's model (0).
-            gain = held_out.difference((served_part, 1), (served_part, 0))
+            # The held-out loss of the personal model (1) less that of the method's model (0), both
+            # with nearest training examples if the client uses them.
+            shared_model = (served_part, 0)
+            personal_model = (served_part, 1)
+            if client in state.remembering and (served_part, WITH_NEIGHBOURS) in held_out.models:
+                shared_model = (served_part, WITH_NEIGHBOURS)
+                personal_model = (served_part, WITH_NEIGHBOURS + 1)
+            gain = held_out.difference(personal_model, shared_model)
             if gain is not None:
                 gains[client] = _averaged((*gain, held_out.count), gains.get(client))
                 any_report = True
-            for part_name, is_personal in held_out.models:
-                if is_personal:
+            # The loss with nearest training examples less that without, of the model in use.
+            used_model = 0
+            if client in state.own and (served_part, 1) in held_out.models:
+                used_model = 1
+            gain = held_out.difference(
+                (served_part, WITH_NEIGHBOURS + used_model), (served_part, used_model)
+            )
+            if gain is not None:
+                neighbour_gains[client] = _averaged(
+                    (*gain, held_out.count), neighbour_gains.get(client)
+                )
+                any_neighbours = True
+            for part_name, model_number in held_out.models:
+                if model_number == 1:
                     tuned_parts.add(part_name)
         sorted_parts = tuple(sorted(tuned_parts))
         new_state = replace(
             state,
             inner=inner_state,
             gains=gains,
+            neighbour_gains=neighbour_gains,
             tuned=sorted_parts,
             share=training_share,
             rest=rest,
+            rounds=state.rounds + int(replies.ends_round),
             notes=(),
         )
         if replies.ends_round and replies.clients:
@@ -258,14 +378,73 @@ class Tuned:
             settled = not held_out_count
             # A choice that is open again begins without what was known of personal models.
             if state.settled and not settled:
-                new_state = replace(new_state, gains={}, worse=0, rest=0)
+                new_state = replace(
+                    new_state,
+                    gains={},
+                    worse=0,
+                    rest=0,
+                    neighbour_gains={},
+                    neighbours_worse=0,
+                    rounds=0,
+                )
             new_state = replace(new_state, settled=settled)
-        if not any_report:
-            return new_state
-        return self._chosen(new_state, replies.averaging.limits_reports)
+        limited = replies.averaging.limits_reports
+        if any_report:
+            new_state = self._chosen(new_state, limited)
+        if any_neighbours:
+            new_state = self._with_neighbours(new_state, limited)
+        return new_state
 
     def _chosen(self, state: TunedState, limited: bool) -> TunedState:
         """Decide for each client by which model it is served; ``limited``: as some clients may be hostile."""
+        choice = self._choice(state, state.gains, set(state.own), 1.0, limited)
+        state = self._rested(state, choice.clients, choice.grouped)
+        notes = list(state.notes)
+        if set(choice.clients) != set(state.own) & choice.grouped:
+            notes.append(_note(choice.expected, choice.clients, set(state.own)))
+        if choice.limited:
+            notes.append(fence_note(choice.limited))
+        return replace(state, own=choice.clients, notes=tuple(notes))
+
+    def _with_neighbours(self, state: TunedState, limited: bool) -> TunedState:
+        """Decide for each client whether its nearest training examples take part in its predictions."""
+        used_before = set(state.remembering)
+        choice = self._choice(
+            state, state.neighbour_gains, used_before, ERRORS_TO_USE_NEIGHBOURS, limited
+        )
+        notes = list(state.notes)
+        if set(choice.clients) != used_before & choice.grouped:
+            notes.append(_note_of_neighbours(choice.expected, choice.clients, used_before))
+        if choice.limited:
+            notes.append(fence_note(choice.limited))
+        neighbours_worse = 0
+        if not choice.clients and _are_worse(state.neighbour_gains, choice.grouped):
+            neighbours_worse = state.neighbours_worse + 1
+        return replace(
+            state,
+            remembering=choice.clients,
+            neighbours_worse=neighbours_worse,
+            notes=tuple(notes),
+        )
+
+    def _choice(
+        self,
+        state: TunedState,
+        gains: Mapping[Client, Gain],
+        used_before: set[Client],
+        errors_to_begin: float,
+        limited: bool,
+    ) -> _Choice:
+        """The clients to which something is expected to pay: a personal model, or nearest training examples.
+
+        Args:
+            state: The state.
+            gains: Client -> its loss with it less that without.
+            used_before: The clients that use it.
+            errors_to_begin: By how many standard errors of its group's mean gain a client's loss
+                must be lower for it to begin.
+            limited: Whether one client's report is limited by those of the others.
+        """
         grouped_clients: set[Client] = set()
         expected: dict[Client, float] = {}
         limited_clients: set[Client] = set()
@@ -273,23 +452,18 @@ class Tuned:
         # Each group decides together, unless the gains of its clients differ.
         for group in self.method.assignment(state.inner).groups:
             grouped_clients.update(group)
-            group_expected, limited_in_group = _shrunk_within_fences(state.gains, group, limited)
+            group_expected, limited_in_group = _shrunk_within_fences(gains, group, limited)
             expected.update(group_expected)
             limited_clients.update(limited_in_group)
-            # A client begins to use its own model if that is expected to lower its loss by a standard
-            # error of the group's mean gain, and stays with it as long as the loss is lower at all.
-            error = _error_of_mean(state.gains, group)
+            # A client begins if that is expected to lower its loss by standard errors of the group's
+            # mean gain, and stays with it as long as the loss is lower at all.
+            least_gain = errors_to_begin * _error_of_mean(gains, group)
             for client, gain in group_expected.items():
-                if gain < (0.0 if client in state.own else -error):
+                if gain < (0.0 if client in used_before else -least_gain):
                     chosen_clients.append(client)
-        personal = tuple(sorted(chosen_clients))
-        state = self._rested(state, personal, grouped_clients)
-        notes = []
-        if set(personal) != set(state.own) & grouped_clients:
-            notes.append(_note(expected, personal, set(state.own)))
-        if limited_clients:
-            notes.append(fence_note(limited_clients))
-        return replace(state, own=personal, notes=tuple(notes))
+        return _Choice(
+            tuple(sorted(chosen_clients)), expected, grouped_clients, tuple(limited_clients)
+        )
 
     def _rested(
         self, state: TunedState, personal: tuple[Client, ...], clients: set[Client]
@@ -305,6 +479,13 @@ class Tuned:
 
     def assignment(self, state: TunedState) -> Assignment:
         base_assignment = self.method.assignment(state.inner)
+        # The mean of an ensemble has no features.
+        if state.remembering and not base_assignment.ensemble:
+            base_assignment = replace(
+                base_assignment,
+                neighbours=self._neighbours(state),
+                by_neighbours=state.remembering,
+            )
         # A client's own values in other parts, such as layers that stay, are the method's.
         if base_assignment.part not in state.tuned:
             return base_assignment
@@ -327,6 +508,8 @@ class Tuned:
             inner=self.method.retire(state.inner, clients),
             gains=entries_without(state.gains, clients),
             own=without(state.own, clients),
+            neighbour_gains=entries_without(state.neighbour_gains, clients),
+            remembering=without(state.remembering, clients),
             notes=(),
         )
 
@@ -464,6 +647,32 @@ def _shrunk_within_fences(
     own_mean_shares = client_variance * precisions
     expected = own_mean_shares * mean_gains + (1 - own_mean_shares) * mean_of_all
     return dict(zip(reporting, map(float, expected), strict=True)), limited_clients
+
+
+def _note_of_neighbours(
+    expected: Mapping[Client, float], used_now: tuple[Client, ...], used_before: set[Client]
+) -> Note:
+    """Describe whose nearest training examples take part in predictions now, and whose did before."""
+    description = f"nearest training examples help {len(used_now) or 'none'} of {len(expected)} clients to predict"
+    mean_gain = 0.0
+    if used_now:
+        mean_gain = float(np.mean([expected[client] for client in used_now]))
+        description += f": they are expected to lower held-out loss by {-mean_gain:.3g} on average"
+    return Note(
+        kind="tune",
+        effect="info",
+        clients=tuple(sorted(expected)),
+        text=description,
+        numbers={
+            "neighbours": float(len(used_now)),
+            "before": float(len(used_before)),
+            "gain": mean_gain,
+        },
+        values={
+            GAIN_OF_NEIGHBOURS: expected,
+            USES_NEIGHBOURS: {client: float(client in used_now) for client in expected},
+        },
+    )
 
 
 def _note(

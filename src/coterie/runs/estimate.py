@@ -459,7 +459,7 @@ class _FirstRounds:
             client_data = self.world.clients[client]
             has_own_layers = finished_round.position.own(assignment, client) is not None
             # With neighbours, the features of all examples are computed as well.
-            neighbours = assignment.neighbours is not None
+            neighbours = assignment.neighbours_of(client) is not None
             featured_examples = (
                 len(client_data.train) + len(client_data.validation) if neighbours else 0
             )

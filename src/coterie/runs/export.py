@@ -149,10 +149,16 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
     description = run.record.description()
     with from_stored(checkpoint_path):
         assignment: Assignment = run.method.assignment(position.state)
-        if assignment.neighbours is not None:
+        if assignment.neighbours is not None and assignment.by_neighbours is None:
             raise UserError(
                 f"{run.method.name} also serves each client by its own training examples, which no model's file can hold; in a "
                 "Python program, Round.model(client) makes the net of a client"
+            )
+        served_with_neighbours = assignment.by_neighbours or ()
+        if assignment.neighbours is not None and served_with_neighbours:
+            warn(
+                f"{len(served_with_neighbours)} clients are also served by their own nearest training examples, which no "
+                f"model's file can hold: the export has their models alone ({run.method.name}.neighbours = 0 trains for that)"
             )
         if assignment.hidden:
             assignment = _as_recorded(assignment, run.record.lines()[checkpoint_round - 1], warn)

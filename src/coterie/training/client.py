@@ -22,6 +22,7 @@ from coterie.models.layout import Layout
 from coterie.randomness import generator
 from coterie.training.blocks import Block, can_measure_together, losses_together
 from coterie.training.learner import Learner, PullToShared, Scores
+from coterie.training.neighbours import losses_with_neighbours
 from coterie.training.order import ClientResult, Job, Order
 from coterie.training.splits import halvable, of_each_subject
 from coterie.training.statistics import statistics_of
@@ -528,7 +529,26 @@ def _held_losses(
     validation = job.data.validation
     with learner.scope((*job.order.draws, 4), validation):
         losses_of_models = [learner.losses(model, validation) for model in models]
-    return of_each_subject(torch.stack(losses_of_models), validation.subjects).numpy()
+    return _reported_losses(learner, job, models, losses_of_models)
+
+
+def _reported_losses(
+    learner: Learner, job: Job, models: Sequence[Tensor], losses_of_models: Sequence[Tensor]
+) -> np.ndarray:
+    """The held-out losses ``(m, examples)`` that a client reports: of models alone, then with its neighbours if asked."""
+    reported_losses = list(losses_of_models)
+    neighbours = job.task.holdout.neighbours
+    if neighbours is not None:
+        with learner.scope((*job.order.draws, 5), job.data.validation, job.data.train):
+            for model, losses_alone in zip(models, losses_of_models, strict=True):
+                try:
+                    losses = losses_with_neighbours(learner, model, job.data, neighbours)
+                except ValueError:
+                    # Without features there are no neighbours, as if they had no weight.
+                    losses = losses_alone
+                reported_losses.append(losses)
+    validation = job.data.validation
+    return of_each_subject(torch.stack(reported_losses), validation.subjects).numpy()
 
 
 def _held_losses_together(
@@ -555,13 +575,15 @@ def _held_losses_together(
     losses_of_models = losses_together(learner, models, splits_of_models)
     own_losses = iter(losses_of_models[len(jobs) :])
     losses_of_clients: list[np.ndarray | None] = []
-    for own_model, split, start_losses in zip(own_models, splits, losses_of_models, strict=False):
+    for job, start_model, own_model, start_losses in zip(
+        jobs, start_models, own_models, losses_of_models, strict=False
+    ):
+        models_of_client = [start_model]
         losses_of_client = [start_losses]
         if own_model is not None:
+            models_of_client.append(own_model)
             losses_of_client.append(next(own_losses))
-        losses_of_clients.append(
-            of_each_subject(torch.stack(losses_of_client), split.subjects).numpy()
-        )
+        losses_of_clients.append(_reported_losses(learner, job, models_of_client, losses_of_client))
     return losses_of_clients
 
 

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core import Neighbours
-from coterie.data.objective import Sums, Tally, counted
+from coterie.data.objective import TEMPERATURES, Sums, Tally, counted
 from coterie.data.world import ClientData, Split
-from coterie.training.learner import Learner, inputs_of
+from coterie.training.learner import Learner, at_best_temperature, inputs_of
 
 PREDICTED_BLOCK = 256
 REMEMBERED_BLOCK = 4096
@@ -165,6 +165,34 @@ def chosen(by_neighbours: np.ndarray, by_model: np.ndarray, weights: Sequence[fl
         mixture = weight * by_neighbours + (1 - weight) * by_model
         mean_losses.append(-np.log(np.maximum(mixture, min_probability)).mean())
     return 0.0 if np.isnan(mean_losses).any() else weights[int(np.argmin(mean_losses))]
+
+
+def losses_with_neighbours(
+    learner: Learner, model_row: Tensor, data: ClientData, neighbours: Neighbours
+) -> Tensor:
+    """Loss of a model ``(d,)`` with a client's nearest training examples, for each of its held-out examples ``(n,)``.
+
+    As in :meth:`~coterie.training.learner.Learner.losses`, it is that at the best temperature.
+
+    Args:
+        learner: Computes features, and has the objective.
+        model_row: The model.
+        data: The client's data.
+        neighbours: Settings, of which the first weight counts.
+
+    Raises:
+        ValueError: The model has no features for each prediction, or targets are not classes.
+    """
+    losses_of_batches = [torch.zeros(len(TEMPERATURES), 0)]
+    with torch.no_grad():
+        memory = NeighbourMemory.of(learner, model_row, data.train, neighbours)
+        for outputs, features, targets in learner.features_of(
+            model_row, data.validation, neighbours.layer
+        ):
+            mixed_outputs = memory.mixed(outputs, features, neighbours.weights[0])
+            example_losses = learner.objective.at_temperatures(mixed_outputs, targets)
+            losses_of_batches.append(example_losses.weighted.float().cpu())
+    return at_best_temperature(torch.cat(losses_of_batches, 1), None)
 
 
 def sums_with_neighbours(

@@ -348,7 +348,8 @@ def trained(
         results.append((client_memory, result))
     # 4. Held-out losses of all tasks are reported together.
     if held_losses_of_parts:
-        losses_of_client = held_losses(held_losses_of_parts)[orders[0].client]
+        tasks_of_parts = {order.part: {order.client: order.task} for order in orders}
+        losses_of_client = held_losses(held_losses_of_parts, tasks_of_parts)[orders[0].client]
         metrics |= messages.held_out_metrics(losses_of_client)
     # Own values are stored only if all tasks are done.
     for client_memory, result in results:

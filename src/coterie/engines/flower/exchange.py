@@ -552,7 +552,7 @@ class GridExchanges:
         order = replace(
             self._order(plan, client, position, assignment.part),
             plain=is_plain,
-            neighbours=assignment.neighbours,
+            neighbours=assignment.neighbours_of(client),
             hidden=assignment.hidden,
         )
         return self._message("evaluate", models, [order])

@@ -216,7 +216,9 @@ def _task(entries: Mapping[str, Any]) -> Task:
     private = field_values["private"]
     question = private["question"]
     field_values["holdout"] = Holdout(
-        share=holdout["share"], report_losses=holdout["report_losses"]
+        share=holdout["share"],
+        report_losses=holdout["report_losses"],
+        neighbours=_neighbours(holdout["neighbours"]),
     )
     field_values["stages"] = tuple(_stage(stage) for stage in field_values["stages"])
     if personal is not None:

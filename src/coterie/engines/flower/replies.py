@@ -179,11 +179,8 @@ class ReplyReader:
         # The client reports losses in the order of its tasks.
         models: list[Candidate] = []
         for part_name, task in client_tasks.items():
-            if task.holdout.report_losses:
-                # The model from which the client starts, and its personal one.
-                models.append((part_name, 0))
-                if task.personal is not None:
-                    models.append((part_name, 1))
+            for model_number in task.measured_models:
+                models.append((part_name, model_number))
         if not models:
             return None
         # The numbers must be sums of losses that the objective can have.

@@ -115,7 +115,7 @@ class GroupedResult(Result):
             cautions.append(
                 "clients are served by several models together; result.arrays and result.arrays_of have only the last"
             )
-        if self.assignment.neighbours is not None:
+        if any(self.assignment.neighbours_of(client) for client in self.assignment.row):
             cautions.append(
                 "clients are also served by their nearest training examples; the result has only the model"
             )
