@@ -23,7 +23,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 
 from coterie.boundary import Boundary
-from coterie.core import Cohort, Federation, Neighbours, Task, Training
+from coterie.core import Cohort, Federation, Holdout, Neighbours, Task, Training
 from coterie.data.objective import Objective
 from coterie.data.scenario import SCENARIOS
 from coterie.data.world import World
@@ -43,6 +43,8 @@ from coterie.methods import (
     FedPer,
     KNNPer,
     SplitHalf,
+    Tuned,
+    tuned,
 )
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
@@ -117,6 +119,17 @@ def test_neighbours_over_flower_are_those_in_one_process() -> None:
     )
 
 
+def test_held_out_losses_with_neighbours_decide_over_flower_as_in_one_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tuned, "NEIGHBOURS_EVERY", 2)
+    tried = replace(SCENARIOS["digits/label-permutation"], clients=4).build(0)
+    method = Tuned(neighbours=4, epochs=1)
+    found = over_flower(method, tried, 4)
+    same(found, list(inprocess.rounds(method, tried, rounds=4, workers=1, width=1)))
+    assert found[-1].assignment.by_neighbours == tuple(range(4))
+
+
 def test_an_order_with_neighbours_survives_and_wrong_ones_are_refused() -> None:
     near = Neighbours(layer="2", k=3, scale=0.5, weights=(0.0, 1.0), holdout=0.1)
     order = messages.Order(
@@ -126,6 +139,11 @@ def test_an_order_with_neighbours_survives_and_wrong_ones_are_refused() -> None:
         key=(0, 1, 2),
         client=3,
         neighbours=near,
+    )
+    measured = replace(order, task=Task(offered=(0,), holdout=Holdout(neighbours=near)))
+    assert (
+        messages.order_from_json(json.loads(json.dumps(messages.order_to_json(measured))))
+        == measured
     )
     sent = json.loads(json.dumps(messages.order_to_json(order)))
     assert messages.order_from_json(sent) == order

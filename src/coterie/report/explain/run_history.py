@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from coterie.methods import METHODS
-from coterie.methods.tuned import EXPECTED_GAIN
+from coterie.methods.tuned import EXPECTED_GAIN, GAIN_OF_NEIGHBOURS
 from coterie.records.shown import ClientId, Line, mean_of, personal_clients, shown_as
 from coterie.report.contest import Contest
 from coterie.report.explain.decision import decision
@@ -118,10 +118,11 @@ def heading(history: RunHistory) -> dict[str, Any]:
 
 
 def choices(notes: Sequence[NoteView]) -> list[NoteView]:
-    """Return the notes about models that changed no group, and the last one about personal models."""
+    """Return the notes about models that changed no group, and the last ones about personal models and neighbours."""
     about_models = [note for note in notes if note.effect == "serves" and not note.changes]
     about_personal_models = [note for note in notes if note.values(EXPECTED_GAIN)]
-    return [*about_models, *about_personal_models[-1:]]
+    about_neighbours = [note for note in notes if note.values(GAIN_OF_NEIGHBOURS)]
+    return [*about_models, *about_personal_models[-1:], *about_neighbours[-1:]]
 
 
 def grounds(note: NoteView, notes: Sequence[NoteView]) -> list[str]:
