@@ -767,8 +767,6 @@ class ClientPool:
                 )
                 for test_number, positions in job
             ]
-                for test_number, positions in job
-            ]
 
     def _overlap(self, time_step: int, part: str) -> bool:
         """Whether the clients' test data overlap so much that it may pay to compute common examples once."""

@@ -880,8 +880,10 @@ class _Judged:
     def is_hopeless(self) -> bool:
         """Whether the more complex arm is significantly behind, and stays so in its best case, also without personal models."""
         for history in self.histories:
-            in_best_case = expected(history, BEST_CASE_ROUNDS) / history[-1].error
-            if history[-1].z >= -self.significant_z or in_best_case >= -2:
+            # With the noise of training: the last round's error is that by the draw of the examples alone.
+            difference = over_rounds(history)
+            in_best_case = expected(history, BEST_CASE_ROUNDS) / difference.error
+            if difference.z >= -self.significant_z or in_best_case >= -2:
                 return False
         return True
 
@@ -890,7 +892,7 @@ class _Judged:
         sign = self._sign(arm_name)
         return Criterion(
             self._criterion_name(LOSS),
-            self.histories[0][-1].z,
+            over_rounds(self.histories[0]).z,
             ">" if sign > 0 else "<",
             sign * self.significant_z,
             met="which is significant",

@@ -31,7 +31,8 @@ With ``neighbours``, a client's predictions may be the mean of those of its mode
 training examples (kNN-Per, arXiv 2111.09360, with the same weight λ = :data:`NEIGHBOURS_WEIGHT` for
 all). Nothing is trained or sent for that. Every :data:`NEIGHBOURS_EVERY` rounds clients measure it
 for both of their models. It is used by the same rule as personal models, but begins beyond
-:data:`ERRORS_TO_USE_NEIGHBOURS` standard errors, because an export of the model lacks it. While it
+:data:`ERRORS_TO_USE_NEIGHBOURS` standard errors and :data:`MIN_GAIN_OF_NEIGHBOURS`, because an export
+of the model lacks it. While it
 is used, clients measure it in each round, and choose between models that both have neighbours.
 """
 
@@ -105,6 +106,10 @@ NEIGHBOURS_EVERY = 5
 
 ERRORS_TO_USE_NEIGHBOURS = 2.0
 """From so many standard errors on, a client begins to use its nearest training examples."""
+
+MIN_GAIN_OF_NEIGHBOURS = 0.02
+"""The least decrease of held-out loss (nats) with which a client begins to use them: less is not worth
+that an export lacks them."""
 
 WORSE_LOOKS_TO_STOP = 2
 """Nearest training examples are measured no more if they were significantly worse for all so many
@@ -397,7 +402,7 @@ class Tuned:
 
     def _chosen(self, state: TunedState, limited: bool) -> TunedState:
         """Decide for each client by which model it is served; ``limited``: as some clients may be hostile."""
-        choice = self._choice(state, state.gains, set(state.own), 1.0, limited)
+        choice = self._choice(state, state.gains, set(state.own), limited)
         state = self._rested(state, choice.clients, choice.grouped)
         notes = list(state.notes)
         if set(choice.clients) != set(state.own) & choice.grouped:
@@ -410,7 +415,12 @@ class Tuned:
         """Decide for each client whether its nearest training examples take part in its predictions."""
         used_before = set(state.remembering)
         choice = self._choice(
-            state, state.neighbour_gains, used_before, ERRORS_TO_USE_NEIGHBOURS, limited
+            state,
+            state.neighbour_gains,
+            used_before,
+            limited,
+            errors_to_begin=ERRORS_TO_USE_NEIGHBOURS,
+            min_gain=MIN_GAIN_OF_NEIGHBOURS,
         )
         notes = list(state.notes)
         if set(choice.clients) != used_before & choice.grouped:
@@ -432,8 +442,10 @@ class Tuned:
         state: TunedState,
         gains: Mapping[Client, Gain],
         used_before: set[Client],
-        errors_to_begin: float,
         limited: bool,
+        *,
+        errors_to_begin: float = 1.0,
+        min_gain: float = 0.0,
     ) -> _Choice:
         """The clients to which something is expected to pay: a personal model, or nearest training examples.
 
@@ -441,9 +453,10 @@ class Tuned:
             state: The state.
             gains: Client -> its loss with it less that without.
             used_before: The clients that use it.
+            limited: Whether one client's report is limited by those of the others.
             errors_to_begin: By how many standard errors of its group's mean gain a client's loss
                 must be lower for it to begin.
-            limited: Whether one client's report is limited by those of the others.
+            min_gain: By how much it must be lower at least.
         """
         grouped_clients: set[Client] = set()
         expected: dict[Client, float] = {}
@@ -457,7 +470,7 @@ class Tuned:
             limited_clients.update(limited_in_group)
             # A client begins if that is expected to lower its loss by standard errors of the group's
             # mean gain, and stays with it as long as the loss is lower at all.
-            least_gain = errors_to_begin * _error_of_mean(gains, group)
+            least_gain = max(errors_to_begin * _error_of_mean(gains, group), min_gain)
             for client, gain in group_expected.items():
                 if gain < (0.0 if client in used_before else -least_gain):
                     chosen_clients.append(client)

@@ -120,8 +120,10 @@ def heading(history: RunHistory) -> dict[str, Any]:
 def choices(notes: Sequence[NoteView]) -> list[NoteView]:
     """Return the notes about models that changed no group, and the last ones about personal models and neighbours."""
     about_models = [note for note in notes if note.effect == "serves" and not note.changes]
-    about_personal_models = [note for note in notes if note.values(EXPECTED_GAIN)]
-    about_neighbours = [note for note in notes if note.values(GAIN_OF_NEIGHBOURS)]
+    # Notes of a candidate that is not in use have another kind.
+    of_served_models = [note for note in notes if note.kind == "tune"]
+    about_personal_models = [note for note in of_served_models if note.values(EXPECTED_GAIN)]
+    about_neighbours = [note for note in of_served_models if note.values(GAIN_OF_NEIGHBOURS)]
     return [*about_models, *about_personal_models[-1:], *about_neighbours[-1:]]
 
 
