@@ -65,7 +65,7 @@ def test_the_lead_has_its_numbers_and_how_its_groups_were_found(run: Path) -> No
 
 
 def test_what_was_chosen_when_on_which_numbers_and_at_which_cost(run: Path) -> None:
-    local, drop, tune = explain(run)["choices"]
+    local, drop, tune, *_ = explain(run)["choices"]
     assert local["text"].startswith("clients stop training local models (independent)")
     assert (local["round"], drop["kind"], drop["round"]) == (4, "drop", 7)
     assert drop["text"].startswith(
