@@ -539,7 +539,7 @@ def _reported_losses(
     reported_losses = list(losses_of_models)
     neighbours = job.task.holdout.neighbours
     if neighbours is not None:
-        with learner.scope((*job.order.draws, 5), job.data.validation, job.data.train):
+        with learner.scope((*job.order.draws, 6), job.data.validation, job.data.train):
             for model, losses_alone in zip(models, losses_of_models, strict=True):
                 try:
                     losses = losses_with_neighbours(learner, model, job.data, neighbours)
