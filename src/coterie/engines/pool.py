@@ -524,14 +524,15 @@ class ClientPool:
         if self.width > 1 and only_measures:
             return task.measure, task.offered
         # Besides halves, only the personal model is trained.
-        only_personal = not task.trains and task.personal is not None
+        personal = task.personal
+        only_personal = not task.trains and personal is not None
         if self.width == 1 or task.gradient or mixes_models:
             return client_alone
         if not task.trains and not only_personal:
             return client_alone
         training = order.training
-        if only_personal:
-            training = local.personal_training(training, task.personal)
+        if not task.trains and personal is not None:
+            training = local.personal_training(training, personal)
         if not treats_parameters_alone(training):
             return client_alone
         training_data = self._training_data(order)
