@@ -8,6 +8,7 @@ use single layers refer to these names. No network ends in a softmax.
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -175,6 +176,102 @@ def next_word(
     return NextWord(classes, embedding, hidden, layers)
 
 
+def residual(shape: Shape, classes: int, norm: Literal["batch", "group"]) -> torch.nn.Module:
+    """Make ResNet-20 for small images.
+
+    Args:
+        shape: Shape of one input, (channels, height, width).
+        classes: Number of outputs.
+        norm: The norm after each convolution: BatchNorm, or GroupNorm with two groups.
+
+    Returns:
+        A module with logits ``(b, classes)``.
+
+    Raises:
+        UserError: The inputs are not images.
+    """
+    # Imported here because it imports torch.
+    from coterie.models.image_nets import ResNet, batch_norm, group_norm
+
+    if len(shape) != 3:
+        raise UserError(
+            f"resnet20 needs images (channels, height, width), got inputs of shape {shape}"
+        )
+    make_norm = batch_norm if norm == "batch" else group_norm
+    return ResNet(shape[0], classes, blocks=3, norm=make_norm)
+
+
+def vision_transformer(
+    shape: Shape, classes: int, patch: int = 4, width: int = 96, depth: int = 4, heads: int = 3
+) -> torch.nn.Module:
+    """Make a small vision transformer.
+
+    Args:
+        shape: Shape of one input, (channels, height, width).
+        classes: Number of outputs.
+        patch: Side of a patch in pixels.
+        width: Width of a token.
+        depth: Number of blocks.
+        heads: Number of heads of attention.
+
+    Returns:
+        A module with logits ``(b, classes)``.
+
+    Raises:
+        UserError: The inputs are not images whose sides are multiples of a patch.
+    """
+    # Imported here because it imports torch.
+    from coterie.models.image_nets import VisionTransformer
+
+    is_image = len(shape) == 3
+    if not is_image or shape[1] % patch or shape[2] % patch:
+        raise UserError(
+            f"vit needs images (channels, height, width) with sides that are multiples of {patch}, got inputs of shape {shape}"
+        )
+    channels, height, width_of_image = shape
+    return VisionTransformer(
+        (channels, height, width_of_image),
+        classes,
+        patch=patch,
+        width=width,
+        depth=depth,
+        heads=heads,
+    )
+
+
+TORCHVISION = "torchvision.models:"
+"""What the names of torchvision's models begin with."""
+
+
+def of_torchvision(name: str, shape: Shape, classes: int) -> torch.nn.Module:
+    """Make a model of torchvision without pretrained weights, by its name there, such as ``resnet18``.
+
+    Args:
+        name: The name.
+        shape: Shape of one input, (3, height, width).
+        classes: Number of outputs.
+
+    Raises:
+        UserError: torchvision is not installed, has no such model, or the inputs are no images of
+            three channels.
+    """
+    try:
+        models = importlib.import_module("torchvision.models")
+    except ImportError:
+        raise UserError(
+            f"the model {TORCHVISION}{name} needs torchvision: pip install torchvision"
+        ) from None
+    known_names = models.list_models()
+    if name not in known_names:
+        raise UserError(f"torchvision has no model {name!r}{nearest(name, known_names)}")
+    if len(shape) != 3 or shape[0] != 3:
+        raise UserError(
+            f"the model {TORCHVISION}{name} needs images of three channels, got inputs of shape {shape}"
+        )
+    module: torch.nn.Module = models.get_model(name, weights=None, num_classes=classes)
+    return module
+
+
 _MCMAHAN = [Conv(32, 5, 2, True), Conv(64, 5, 2, True)]
 _VALID = [Conv(32, 5, 0, True), Conv(64, 5, 0, True)]
 _NOTEBOOK = [Conv(6, 5, 0, True), Conv(16, 5, 0, True)]
@@ -246,6 +343,11 @@ MODELS: Mapping[str, Builder] = MappingProxyType(
         # The same layers with earlier pooling, for studies on a few cores: a quarter of the
         # operations.
         "acfl-cnn-early": partial(convolutional, convs=_ACFL_EARLY, average=True),
+        # ResNet-20 for CIFAR (He et al. 2016): 269,722. With GroupNorm no examples are mixed.
+        "resnet20-bn": partial(residual, norm="batch"),
+        "resnet20-gn": partial(residual, norm="group"),
+        # A small vision transformer, sizes ours: 459,562 on CIFAR-10.
+        "vit": vision_transformer,
     }
 )
 """Name -> builder: ``builder((channels, height, width), classes)`` makes a module."""
@@ -253,7 +355,8 @@ MODELS: Mapping[str, Builder] = MappingProxyType(
 
 def takes_tokens(name: str) -> bool:
     """Whether a model may take integers: a next-word model, or a model of the user."""
-    return name == "cfl-lstm" or name not in MODELS
+    is_own = name not in MODELS and not name.startswith(TORCHVISION)
+    return name == "cfl-lstm" or is_own
 
 
 def make(name: str, shape: Shape, classes: int) -> torch.nn.Module:
@@ -375,6 +478,8 @@ def builder(name: str) -> Builder:
     """
     if name in MODELS:
         return MODELS[name]
+    if name.startswith(TORCHVISION):
+        return partial(of_torchvision, name.removeprefix(TORCHVISION))
     if ":" not in name:
         model_names = f"{', '.join(MODELS)}, or package.module:Name"
         raise UserError(f"there is no model {name!r}{nearest(name, MODELS)} (known: {model_names})")

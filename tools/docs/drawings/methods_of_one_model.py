@@ -306,7 +306,7 @@ def fedamp() -> Drawing:
         "FedAMP",
         "its own model, near those alike",
         "Four clients each have a model of their own. Thick lines join the two on the left, and the "
-        "two on the right, whose models are alike; thin lines join the others.",
+        "two on the right, whose models are similar; thin lines join the others.",
     )
     places = ((70, 46, "c0"), (110, 128, "c0"), (250, 46, "c1"), (290, 128, "c1"))
     for position, (x, y, _) in enumerate(places):
