@@ -10,7 +10,7 @@ import torch
 import coterie
 from coterie.core import Training
 from coterie.data.objective import cross_entropy
-from coterie.methods import FedOpt, Scaffold
+from coterie.methods import FedOpt, Race, Scaffold, Tuned
 from coterie.methods.scaffold import plain_steps
 from coterie.models.layout import Layout
 from coterie.randomness import Purpose, generator
@@ -143,6 +143,14 @@ def test_it_needs_sgd() -> None:
     few = world(model=mlp, training=Training(optimizer="adam"))
     with pytest.raises(SettingError, match=r"scaffold needs Training\.optimizer sgd, got adam"):
         next(coterie.run("scaffold", few, rounds=1, workers=1))
+
+
+def test_it_races_with_fedavg_and_takes_personal_models_around_it() -> None:
+    # In its first round both ask the same clients with the same model, and still not for the same.
+    few = world(model=mlp, training=Training(lr=LR, batch=8))
+    for method in (Race(methods=("scaffold", "fedavg"), patience=3), Tuned(method="scaffold")):
+        *_, last = coterie.run(method, few, rounds=3, workers=1)
+        assert last.assignment.models.isfinite().all()
 
 
 def test_the_server_may_have_an_optimizer_too() -> None:

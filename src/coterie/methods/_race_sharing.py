@@ -52,6 +52,9 @@ def _serves(host: Plan, guest: Plan) -> bool:
     # The layers that clients keep would be lost with the name of the part.
     if any(task.local_layers for task in guest.tasks.values()):
         return False
+    # What a host adds to gradients, its guest does not.
+    if any(task.corrected for task in host.tasks.values()):
+        return False
     # The guest must need no more than the mean of updates from one model, and the host must have it.
     if host.parts or guest.parts or len(guest.models) != 1 or guest.need != "mean":
         return False
