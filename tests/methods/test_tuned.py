@@ -488,7 +488,7 @@ def test_clients_use_neighbours_where_they_lower_held_out_loss() -> None:
     assert rounds_done[3].assignment.neighbours is None
     served = rounds_done[-1].assignment
     assert served.by_neighbours == IDS
-    assert served.neighbours == Neighbours(layer="2", k=10, scale=1.0, weights=(0.5,))
+    assert served.neighbours == Neighbours(layer="2", k=10, scale=1.0, weights=(0.7,))
     texts = [note.text for note in rounds_done[4].notes]
     assert any("nearest training examples help 4 of 4 clients" in text for text in texts)
     # A client's score is that of its model with its neighbours.

@@ -277,7 +277,9 @@ def _add_run_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--device", metavar="D", help="cpu, or a GPU: cuda, cuda:1 (cpu)")
     parser.add_argument(
-        "--precision", metavar="P", help="fp32, or bf16 on processors that have it (fp32)"
+        "--precision",
+        metavar="P",
+        help="fp32, bf16 on processors that have it, or auto: the faster one, measured (fp32)",
     )
     parser.add_argument(
         "--engine",

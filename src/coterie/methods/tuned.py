@@ -27,8 +27,8 @@ Where no client uses its own model, and the models have been worse beyond noise 
 four and :data:`MAX_ROUNDS_OF_REST`. When clients hold out nothing any more, only those that use
 their own model train it.
 
-With ``neighbours``, a client's predictions may be the mean of those of its model and of its nearest
-training examples (kNN-Per, arXiv 2111.09360, with the same weight λ = :data:`NEIGHBOURS_WEIGHT` for
+With ``neighbours``, a client's predictions may be mixed with those of its nearest training examples
+(kNN-Per, arXiv 2111.09360, with the same weight λ = :data:`NEIGHBOURS_WEIGHT` for
 all). Nothing is trained or sent for that. Every :data:`NEIGHBOURS_EVERY` rounds clients measure it
 for both of their models. It is used by the same rule as personal models, but begins beyond
 :data:`ERRORS_TO_USE_NEIGHBOURS` standard errors and :data:`MIN_GAIN_OF_NEIGHBOURS`, because an export
@@ -98,7 +98,7 @@ GAIN_OF_NEIGHBOURS = "expected difference of held-out losses by nearest training
 """The name, in notes, of the held-out loss with a client's nearest training examples less that
 without."""
 
-NEIGHBOURS_WEIGHT = 0.5
+NEIGHBOURS_WEIGHT = 0.7
 """The weight λ of the nearest training examples in a client's predictions."""
 
 NEIGHBOURS_EVERY = 5

@@ -80,7 +80,7 @@ from coterie.settings import (
 )
 from coterie.settings.calls import public
 from coterie.training import set_aside
-from coterie.training.precision import PRECISIONS
+from coterie.training.precision import MEASURED, PRECISIONS
 
 ENGINE_NAMES = ("inprocess", "flower", *entry_points("coterie.engines"))
 """The engines: Coterie's own processes, Flower's simulation, and those of extensions."""
@@ -175,7 +175,8 @@ class Experiment:
         workers: Processes that train; None for one per core.
         width: Clients trained in one block; None for a number that suits model and device.
         device: The device on which clients train: cpu, cuda, cuda:1, ...
-        precision: fp32, or bf16 (autocast) for training and tests.
+        precision: fp32, or bf16 (autocast) for training and tests; auto measures which is faster
+            before the first round.
         engine: The engine that runs the clients: Coterie's own processes, Flower's simulation, or a
             Ray cluster.
         address: Address of the Ray cluster: ``HOST:PORT``, ``auto`` or ``local``. None for Ray's
@@ -214,7 +215,9 @@ class Experiment:
     )
     device: str = setting("cpu", "where clients train: cpu, cuda, cuda:1, ...")
     precision: str = setting(
-        "fp32", "fp32, or bf16 (autocast) for training and tests", choices=PRECISIONS
+        "fp32",
+        "fp32, or bf16 (autocast) for training and tests; auto: bf16 if it is measured to be faster",
+        choices=(*PRECISIONS, MEASURED),
     )
     engine: str = setting(
         "inprocess",
@@ -299,12 +302,15 @@ class Experiment:
             )
 
     def hardware(self, workers: int | None = None) -> Hardware:
-        """The hardware settings of the runs, with ``workers`` in place of the experiment's if it is given."""
+        """The hardware settings of the runs, with ``workers`` in place of the experiment's if it is given.
+
+        A precision that is not measured yet counts as fp32.
+        """
         return Hardware(
             workers=workers or self.workers,
             width=self.width,
             device=self.device,
-            precision=self.precision,
+            precision="fp32" if self.precision == MEASURED else self.precision,
         )
 
     def check_calendar(self) -> None:

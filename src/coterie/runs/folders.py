@@ -45,6 +45,8 @@ from coterie.runs.facts import digest, same_world, world_facts
 from coterie.runs.run import Run, Runs, secret_entry, warn_of
 from coterie.settings import SettingError, UserError, brief, plain
 from coterie.settings.calls import public
+from coterie.training.faster_precision import faster_precision
+from coterie.training.precision import MEASURED
 from coterie.training.trial import trial
 
 _LEFT_BY_KILLED_PROCESS = {LOCK_FILE, RUN_FILE + PART_SUFFIX, EXPERIMENT_FILE + PART_SUFFIX}
@@ -134,6 +136,9 @@ def _again(experiment: Experiment, folder: Path) -> Runs:
     _check_recorded(recorded_file)
     # Tables alone: nothing that they name is imported.
     recorded_spec = read(recorded_file)
+    if experiment.precision == MEASURED:
+        # It was measured before the first round.
+        experiment = replace(experiment, precision=recorded_spec["precision"])
     # The same settings, methods and data, or the folder is not for these runs.
     given_spec = json.loads(json.dumps(experiment.spec()))
     # A setting that an older record lacks had its default.
@@ -309,6 +314,11 @@ def begin_new(experiment: Experiment, folder: Path) -> Runs:
     trial(world, first_seed)
     warn_of(world, depth=5)
     experiment.check_calendar()
+    if experiment.precision == MEASURED:
+        # The record has what was chosen: a run that continues must not measure again.
+        measured = faster_precision(world, first_seed, experiment.device)
+        tell(str(measured))
+        experiment = replace(experiment, precision=measured.precision)
     _rehearse(experiment, experiment.methods, world, first_seed)
     # Several runs have a folder each, and the experiment in the folder above.
     new_runs = _runs(experiment, folder)

@@ -32,6 +32,8 @@ from coterie.runs.facts import digest, same_world, world_facts
 from coterie.settings import SettingError, UserError, brief, table_of
 from coterie.settings.calls import public
 from coterie.training import set_aside
+from coterie.training.faster_precision import faster_precision
+from coterie.training.precision import MEASURED
 from coterie.training.trial import trial
 
 
@@ -68,7 +70,8 @@ def run(
         workers: Processes that train, see :class:`~coterie.engines.workers.Hardware`.
         width: Clients trained in one block, see :class:`~coterie.engines.workers.Hardware`.
         device: The device that trains, see :class:`~coterie.engines.workers.Hardware`.
-        precision: The number format, see :class:`~coterie.engines.workers.Hardware`.
+        precision: The number format, see :class:`~coterie.engines.workers.Hardware`; or ``"auto"``,
+            the faster one, which is measured.
         data: Folder of the data set's files.
         training: Local training settings in place of the scenario's, or a table of changes to
             these.
@@ -108,6 +111,8 @@ def run(
     if start is None:
         trial(world, seed)
         warn_of(world, depth=4)
+    if precision == MEASURED:
+        precision = faster_precision(world, seed, device).precision
     # The engine is a generator: no round is made before the caller asks for one.
     rounds_made = inprocess.rounds(
         chosen_method,

@@ -19,6 +19,10 @@ from torch import Tensor, nn
 from coterie.models.layout import Layout, Piece
 
 PRECISIONS = ("fp32", "bf16")
+
+MEASURED = "auto"
+"""In place of a precision: the faster one, see :mod:`coterie.training.faster_precision`."""
+
 _ROUNDED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
