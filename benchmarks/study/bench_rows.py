@@ -1,17 +1,17 @@
 """The recorded rows of ``coterie bench``, from what the studies measured.
 
-    python benchmarks/study/bench_rows.py --out FILE [--data DIR]
+    python benchmarks/study/bench_rows.py [--add FILE ...] [--studies] [--data DIR]
 
-The worlds of the suites are those of :mod:`study.regret` and :mod:`study.silos`, so their runs are
-rows of the suites. Left out are methods in :data:`CHANGED`, whose rule is another one since, and
-runs with other seeds or settings than a suite has. Other rows are made by ``coterie bench SUITE
---record FILE``. The studies wrote accuracies with five digits, and no bytes of each direction.
+It writes the file of rows that comes with Coterie. ``--add`` takes rows that ``coterie bench SUITE
+--method M --out DIR`` made, in place of those that the file has of the same runs; ``--studies`` takes
+those of the studies first. The worlds of the suites are those of :mod:`study.regret` and
+:mod:`study.silos`, so their runs are rows of the suites. Left out are methods in :data:`CHANGED`,
+whose rule is another one since, and runs with other seeds or settings than a suite has.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from coterie.contrib.bench.rows import Row, write_rows
+from coterie.contrib.bench.rows import Row, read_rows, write_rows
 from coterie.contrib.bench.suites import (
     FROZEN_SETTINGS,
     LOW_PARTICIPATION,
@@ -31,6 +31,8 @@ from coterie.runs.facts import digest
 from study.run import lines
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
+
+RECORDED = Path(__file__).resolve().parents[2] / "src/coterie/contrib/bench/rows/coterie.jsonl.gz"
 
 CHANGED = ("auto",)
 """Methods whose runs in the studies are of an earlier rule."""
@@ -86,11 +88,16 @@ def rows(folder: str | None) -> list[Row]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", default=os.environ.get("COTERIE_DATA"))
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--studies", action="store_true", help="take the rows of the studies")
+    parser.add_argument("--add", type=Path, action="append", default=[], help="a file of rows")
     asked = parser.parse_args()
-    made = rows(asked.data)
-    write_rows(asked.out, made)
-    print(json.dumps({"rows": len(made), "bytes": asked.out.stat().st_size}))
+    made = {row.key: row for row in (read_rows(RECORDED) if RECORDED.exists() else [])}
+    if asked.studies:
+        made |= {row.key: row for row in rows(asked.data)}
+    for path in asked.add:
+        made |= {row.key: row for row in read_rows(path)}
+    write_rows(RECORDED, made.values())
+    print(f"{RECORDED}: {len(made)} rows, {RECORDED.stat().st_size} bytes")
     return 0
 
 

@@ -290,6 +290,9 @@ PLACEHOLDERS["k_means:KMeansFL"] = "ifca"
 PLACEHOLDERS["k_means.groups=3"] = "ifca.models=3"
 PLACEHOLDERS["mymethod:Damped"] = PLACEHOLDERS["damped"] = "fedavg"
 PLACEHOLDERS["mymethod.damping=.5"] = "fedavg.fraction=.5"
+PLACEHOLDERS["mypackage.mymodule:MyMethod"] = "fedavg"
+PLACEHOLDERS["tuning/tuned.toml"] = "experiments/digits.toml"
+PLACEHOLDERS["damped"] = "fedavg"
 PLACEHOLDERS["damped.damping=0.5"] = "fedavg.fraction=0.5"
 
 

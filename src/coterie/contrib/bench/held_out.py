@@ -66,27 +66,35 @@ class HeldOut(Scenario):
     def _parts(
         self, pool: Pool, rng: np.random.Generator, n: int
     ) -> tuple[Parts, np.ndarray | None]:
-        rows = self._dealt(pool.labels, rng)
-        some = pool if rows is None else _taken(pool, rows)
+        dealt_rows = self._dealt(pool.labels, rng)
+        dealt_pool = pool if dealt_rows is None else _taken(pool, dealt_rows)
+        kinds = None
         if self.alike:
-            parts, kinds = (
-                same_sizes(some.labels, n, self.holdout.samples or 1, self.partition.alpha, rng),
-                None,
-            )
+            examples_of_client = self.holdout.samples or 1
+            alpha = self.partition.alpha
+            parts = same_sizes(dealt_pool.labels, n, examples_of_client, alpha, rng)
         else:
-            parts, kinds = super()._parts(some, rng, n)
-        return parts if rows is None else [rows[part] for part in parts], kinds
+            parts, kinds = super()._parts(dealt_pool, rng, n)
+        # Positions in the pool, not among the examples that were dealt.
+        if dealt_rows is not None:
+            parts = [dealt_rows[part] for part in parts]
+        return parts, kinds
 
     def _dealt(self, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
         """The rows that clients share; None if all. Of shards, as many of each class as are whole shards."""
         if self.partition.kind != "shards":
             return None if self.dealt is None else rng.permutation(len(labels))[: self.dealt]
         classes, counts = np.unique(labels, return_counts=True)
-        most = counts.min() if self.dealt is None else min(counts.min(), self.dealt // len(classes))
-        each = most - most % (self.clients * self.partition.shards // len(classes))
-        return np.concatenate(
-            [rng.permutation(np.flatnonzero(labels == label))[:each] for label in classes]
-        )
+        examples_of_class = counts.min()
+        if self.dealt is not None:
+            examples_of_class = min(examples_of_class, self.dealt // len(classes))
+        shards_of_class = self.clients * self.partition.shards // len(classes)
+        examples_of_class -= examples_of_class % shards_of_class
+        dealt_rows = []
+        for label in classes:
+            rows_of_class = rng.permutation(np.flatnonzero(labels == label))
+            dealt_rows.append(rows_of_class[:examples_of_class])
+        return np.concatenate(dealt_rows)
 
     def _clients(
         self,
@@ -104,14 +112,16 @@ class HeldOut(Scenario):
             return super()._clients(data, parts, kinds, shifts, rows, seed)
         rng = numpy_generator(seed, Purpose.DATA, 2)
         if data.test is None:
-            spare = np.setdiff1d(np.arange(len(data.train)), np.concatenate(parts))
-            data = replace(data, test=_taken(data.train, spare))
+            undealt_rows = np.setdiff1d(np.arange(len(data.train)), np.concatenate(parts))
+            data = replace(data, test=_taken(data.train, undealt_rows))
         if self.partition.kind in SKEWED:
             steps = super()._clients(data, parts, kinds, shifts, rows, seed)
-            return [
-                {client: _in_proportion(own, rng) for client, own in clients.items()}
-                for clients in steps
-            ]
+            proportional_steps = []
+            for clients in steps:
+                proportional_steps.append(
+                    {client: _in_proportion(own_data, rng) for client, own_data in clients.items()}
+                )
+            return proportional_steps
         assert data.test is not None
         data = replace(data, test=_taken(data.test, _some(data.test, self.partition.kind, rng)))
         return super()._clients(data, parts, kinds, shifts, rows, seed)
@@ -137,9 +147,11 @@ def _bags(pool: Pool, vocabulary: int) -> Pool:
 
 def _some(pool: Pool, kind: str, rng: np.random.Generator) -> np.ndarray:
     """At most :data:`TESTS` rows of each kind, such as the domain."""
-    kinds = pool.meta[kind].numpy() if kind in pool.meta else np.zeros(len(pool), int)
-    each = [rng.permutation(np.flatnonzero(kinds == one))[:TESTS] for one in np.unique(kinds)]
-    return np.sort(np.concatenate(each))
+    kind_of_row = pool.meta[kind].numpy() if kind in pool.meta else np.zeros(len(pool), int)
+    chosen_rows = []
+    for value in np.unique(kind_of_row):
+        chosen_rows.append(rng.permutation(np.flatnonzero(kind_of_row == value))[:TESTS])
+    return np.sort(np.concatenate(chosen_rows))
 
 
 def _in_proportion(own: ClientData, rng: np.random.Generator) -> ClientData:
@@ -149,16 +161,17 @@ def _in_proportion(own: ClientData, rng: np.random.Generator) -> ClientData:
     for its share.
     """
     assert isinstance(own.test.targets, torch.Tensor)
-    mine = torch.cat([own.train.targets, own.validation.targets]).numpy()
-    there = own.test.targets.numpy()
-    classes, counts = np.unique(mine, return_counts=True)
-    size = min(TESTS, len(there))
-    quotas = np.diff(np.round(np.cumsum(counts) * size / counts.sum()).astype(int), prepend=0)
-    rows = [
-        np.resize(rng.permutation(np.flatnonzero(there == one)), n)
-        for one, n in zip(classes, quotas, strict=True)
-    ]
-    chosen = torch.from_numpy(np.sort(np.concatenate(rows)))
+    own_labels = torch.cat([own.train.targets, own.validation.targets]).numpy()
+    test_labels = own.test.targets.numpy()
+    classes, counts = np.unique(own_labels, return_counts=True)
+    # How many test examples of each class: rounded so that they add up.
+    test_count = min(TESTS, len(test_labels))
+    ends = np.round(np.cumsum(counts) * test_count / counts.sum()).astype(int)
+    chosen_rows = []
+    for label, quota in zip(classes, np.diff(ends, prepend=0), strict=True):
+        rows_of_class = rng.permutation(np.flatnonzero(test_labels == label))
+        chosen_rows.append(np.resize(rows_of_class, quota))
+    chosen = torch.from_numpy(np.sort(np.concatenate(chosen_rows)))
     return replace(
         own, test=Split(own.test.inputs, own.test.index[chosen], own.test.targets[chosen])
     )
@@ -183,15 +196,17 @@ def same_sizes(
         Positions of each client.
     """
     classes = np.unique(labels)
-    left = [list(rng.permutation(np.flatnonzero(labels == label))) for label in classes]
+    rows_left = [list(rng.permutation(np.flatnonzero(labels == label))) for label in classes]
     shares = rng.dirichlet(np.full(len(classes), alpha), clients)
     parts: list[list[int]] = [[] for _ in range(clients)]
     for _ in range(each):
         for client in rng.permutation(clients):
-            able = shares[client] * [bool(some) for some in left]
-            if not able.sum() > 0:
-                able = np.array([float(len(some)) for some in left])
-            parts[client].append(left[rng.choice(len(classes), p=able / able.sum())].pop())
+            weights = shares[client] * [bool(rows) for rows in rows_left]
+            # Nothing is left of any class that the client has: any other class.
+            if not weights.sum() > 0:
+                weights = np.array([float(len(rows)) for rows in rows_left])
+            chosen_class = rng.choice(len(classes), p=weights / weights.sum())
+            parts[client].append(rows_left[chosen_class].pop())
     return [np.array(part) for part in parts]
 
 

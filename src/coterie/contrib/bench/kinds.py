@@ -180,15 +180,12 @@ def scenario(kind: str, size: str, participation: float = 1.0) -> HeldOut:
 
 
 def _settings_of(base: Scenario) -> dict[str, Any]:
-    return {
-        "alike": False,
-        "bags": False,
-        **base.flat(),
-    }
+    """The settings of a scenario, with those that :class:`HeldOut` has besides."""
+    return {"alike": False, "bags": False, **base.flat()}
 
 
-def _unequal(how: Mapping[str, Any], each: int) -> dict[str, Any]:
-    """Sizes around a mean: no more than half of it lacks, or from a third to double where they are of a range."""
-    if how["sizes"]:
-        return {"samples": None, "sizes": (each // 3, 2 * each)}
-    return {"samples": None, "least": min(how["least"], each // 3)}
+def _unequal(settings: Mapping[str, Any], mean_examples: int) -> dict[str, Any]:
+    """Sizes around a mean: from a third to double where the scenario has a range, otherwise at least a third."""
+    if settings["sizes"]:
+        return {"samples": None, "sizes": (mean_examples // 3, 2 * mean_examples)}
+    return {"samples": None, "least": min(settings["least"], mean_examples // 3)}

@@ -38,7 +38,7 @@ FROZEN_SETTINGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "flsc": {"models": 4},
         "cfl-gp": {"models": 4},
         "clove": {"models": 4},
-        # FL+HC's first experiments cluster after ten rounds, in which all clients take part here.
+        # FL+HC's first experiments cluster after ten rounds.
         "flhc": {"warmup": 10},
     }
 )
