@@ -23,7 +23,8 @@ what makes an example hard cancels. After each round:
      behind by a standard error, and the simpler one if it is significantly behind and the other one
      is not.
   3. After twice ``patience`` reports, the contest of two arms ends: the one that does not lead is
-     dropped.
+     dropped. If it is expected to be ahead by a standard error after twice as many rounds, the
+     contest ends after :data:`LAST_REPORTS` times ``patience`` reports.
 
   Clients' personal models learn fast and mask an arm's gain at first: so the more complex arm stays
   if its models are not behind without them. Local models learn fastest of all and gain least later,
@@ -104,6 +105,9 @@ from coterie.settings import SettingError, check, setting
 
 MIN_REPORTS = 4
 """Reports of each client, on average, before a hopeless arm is dropped."""
+
+LAST_REPORTS = 4
+"""A contest ends after so many times ``patience`` reports, even if an arm may still overtake."""
 
 BEST_CASE_ROUNDS = 4.0
 """How many times as many rounds an arm has, at best, to come up to another one."""
@@ -637,6 +641,9 @@ class Race:
         if report_count < 2 * self.patience:
             return None
         loser = simple_arm if self.ahead(state) == complex_arm else complex_arm
+        # An arm that is about to overtake the other one is given twice the time.
+        if judged.is_expected_ahead(loser) and report_count < LAST_REPORTS * self.patience:
+            return None
         # Personal models may hide which arm's models are better.
         is_close = abs(over_rounds(history).z) < 1
         if is_close and offered_history and over_rounds(offered_history).z > 1:
@@ -912,6 +919,13 @@ class _Judged:
             unmet="not by more than a standard error",
             key="expected_loss",
         )
+
+    def is_expected_ahead(self, arm_name: str) -> bool:
+        """Whether an arm is expected to be ahead by a standard error, after twice as many rounds."""
+        history = self.histories[0]
+        # Above 0 where the arm's loss is the lower one.
+        lead = -self._sign(arm_name) * expected(history)
+        return lead > over_rounds(history).error
 
     def is_behind_without_personal_models(self) -> bool:
         """Whether the more complex arm is expected to be behind without personal models, or there are none."""
