@@ -193,6 +193,33 @@ def test_one_hostile_client_decides_nothing(n: int, count: int, lie: tuple[float
         assert found[0] != better
 
 
+def test_an_arm_that_is_about_to_overtake_is_given_twice_the_time() -> None:
+    """One model's loss is higher, and comes down: after 20 reports it is expected to be the lower one after 40.
+
+    Without personal models, groups stay ahead, so they do not end as those which are expected to be behind.
+    """
+    race = Race(methods=("fedavg", "split-half"), patience=10)
+
+    def dropped_after(start: float, rounds: int) -> str | None:
+        falling = tuple(
+            Difference(round=r, mean=start - 0.2 * math.log(r), error=0.05)
+            for r in range(1, rounds + 1)
+        )
+        ahead = tuple(replace(difference, mean=0.3) for difference in falling)
+        state = replace(raced({PAIR: falling, PAIR + OFFERED: ahead}), leader="split-half")
+        found = race._compared(state, "fedavg", "split-half")
+        return found and found[0]
+
+    # It is still behind in round 20, and would be ahead after twice as many.
+    assert 0.65 - 0.2 * math.log(20) > 0 > 0.65 - 0.2 * math.log(40)
+    assert dropped_after(0.65, 20) is None
+    # It is too slow.
+    assert dropped_after(0.75, 20) == "fedavg"
+    # After four times patience the contest ends all the same.
+    assert dropped_after(0.7, 39) is None
+    assert dropped_after(0.7, 40) is not None
+
+
 def test_personal_models_do_not_hide_what_groups_gain() -> None:
     """The models that serve clients are alike, and those that they were offered are better with groups: groups stay."""
     rng = np.random.default_rng(0)
