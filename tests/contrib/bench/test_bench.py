@@ -216,7 +216,10 @@ def test_recorded_rows_have_no_mistake_and_all_runs_of_quick() -> None:
     rows = recorded_rows()
     assert not mistakes(rows, (), rows)
     complete = results(rows, QUICK).methods
-    assert {"fedavg", "independent", "split-half", "hcct", "tuned"} <= set(complete)
+    assert {"fedavg", "independent", "split-half", "hcct", "tuned", "ifca", "knn-per"} <= set(
+        complete
+    )
+    assert len(complete) >= 18
     for recorded in rows:
         if recorded.method in METHODS:
             assert recorded.settings == FROZEN_SETTINGS.get(recorded.method, {})
