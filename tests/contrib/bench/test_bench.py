@@ -135,7 +135,7 @@ def test_gaps_ranks_and_crossed_gaps_by_hand() -> None:
     assert found["fedavg"].below_one_model == 0
     assert found["b"].below_one_model == 0.5
     assert found["b"].traffic == 1.0
-    # Of one seed there is no crossed gap.
+    # Of one seed there is no cross-validated gap.
     assert standings(results_of({"a": [[0.5]], "b": [[0.6]]}))[0].crossed is None
 
 

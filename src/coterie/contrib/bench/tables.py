@@ -17,7 +17,7 @@ TITLES = (
     "method",
     "mean rank",
     "mean gap",
-    "crossed gap",
+    "cross-validated gap",
     "greatest gap",
     f"within {CLOSE:g}",
     "worst client",
