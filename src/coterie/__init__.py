@@ -53,6 +53,10 @@ if TYPE_CHECKING:
     from coterie.runs.folders import begin as begin
     from coterie.runs.folders import reopen as reopen
     from coterie.runs.loading import load as load
+    from coterie.runs.placing import Placement as Placement
+    from coterie.runs.placing import place as place
+    from coterie.runs.predicting import Predictions as Predictions
+    from coterie.runs.predicting import predict as predict
     from coterie.runs.run import Run as Run
     from coterie.runs.run import run as run
 
@@ -69,7 +73,9 @@ _MODULE_OF_NAME = {
     "MULTILABEL": "data.objective",
     "Metric": "data.objective",
     "Objective": "data.objective",
+    "Placement": "runs.placing",
     "Position": "core",
+    "Predictions": "runs.predicting",
     "REGRESSION": "data.objective",
     "Robust": "robust",
     "Round": "core",
@@ -89,7 +95,9 @@ _MODULE_OF_NAME = {
     "from_frame": "data.frames",
     "from_lists": "data.own",
     "load": "runs.loading",
+    "place": "runs.placing",
     "plot": "report.figures",
+    "predict": "runs.predicting",
     "reopen": "runs.folders",
     "run": "runs.run",
     "save": "runs.export",

@@ -187,6 +187,18 @@ for each method: the mean over its seeds, in a band that is the 95 % interval; c
 EXPORT = """\
 Write every model that serves a client, from the newest checkpoint, as safetensors, and a list of which client uses
 which model. With several runs, each gets its own folder."""
+PREDICT = """\
+Predict the rows of a file with a model of an export, with its calibration: one line per row, with the probability of
+each class. The file is a .csv with the columns of the model, an .npz with an array x, or an .npy.
+
+  coterie predict models patients.csv --client north
+  coterie predict models patients.csv --group 1 -o predictions.csv"""
+PLACE = """\
+Find the group of a site that took no part in training, from an export and the site's rows alone: the probability of each
+group, and that it is none of these. With labels, by the losses of the groups' models; without, by the inputs.
+
+  coterie place models patients.csv --labels outcome
+  coterie place models patients.csv"""
 CHECK = """\
 Read all files of runs and of exported models, and list those that are damaged or were edited. Exit status 1: there are some.
 The check does not find deliberate forgery: whoever can write the files can also write their checksums.
@@ -204,6 +216,8 @@ BUILT_IN = {
     "explain": ("explain why a client is in its group", EXPLAIN),
     "plot": ("plot one figure of a run, for a paper", PLOT),
     "export": ("write the models of a run as safetensors", EXPORT),
+    "predict": ("predict the rows of a file with an exported model", PREDICT),
+    "place": ("find the group of a new site from an export", PLACE),
     "check": ("check files of runs and exports for damage and edits", CHECK),
     "methods": ("list the methods, or the settings of one", METHODS),
     "scenarios": ("list the scenarios, or the settings of one", SCENARIOS),
@@ -468,7 +482,45 @@ def _add_file_arguments(command_parsers: dict[str, Parser]) -> None:
     command_parsers["export"].add_argument(
         "--to", metavar="DIR", required=True, help="a new folder for the models"
     )
+    command_parsers["export"].add_argument(
+        "--default",
+        metavar="NAME",
+        default="",
+        help="the model for sites that are not known: group-1, or a client (of the group with the most clients)",
+    )
+    command_parsers["export"].add_argument(
+        "--without-data",
+        action="store_true",
+        help="do not read the clients' data: no calibration, and nothing that places a new site",
+    )
     consent_options(command_parsers["export"])
+    for command_name in ("predict", "place"):
+        command_parsers[command_name].add_argument(
+            "export", metavar="EXPORT", help="a folder that coterie export has written"
+        )
+        command_parsers[command_name].add_argument(
+            "file", metavar="FILE", help="the rows: .csv, .csv.gz, .npz or .npy"
+        )
+    command_parsers["predict"].add_argument(
+        "--client",
+        metavar="NAME",
+        help="whose model predicts; without --client and --group, the default model of the export",
+    )
+    command_parsers["predict"].add_argument(
+        "--group", metavar="G", type=whole, help="the number of the group whose model predicts"
+    )
+    command_parsers["predict"].add_argument(
+        "-o", "--out", metavar="FILE", help="a .csv file for the predictions (the terminal)"
+    )
+    command_parsers["place"].add_argument(
+        "--labels",
+        metavar="COLUMN",
+        action="append",
+        help="the column with the labels, or an array of the .npz file; may be repeated",
+    )
+    for command_name in ("predict", "place"):
+        consent_options(command_parsers[command_name])
+        _add_json(command_parsers[command_name])
     command_parsers["check"].add_argument(
         "runs", metavar="RUN", nargs="+", help="a run directory, a folder of several, or an export"
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from coterie.cli import note
 from coterie.cli.arguments import UsageError
 from coterie.printable import say
-from coterie.settings import documented
+from coterie.settings import UserError, documented
 
 if TYPE_CHECKING:
     from coterie.report.compared import Comparison
@@ -100,21 +100,68 @@ def _classic(results: Comparison, arguments: argparse.Namespace) -> None:
 def export(arguments: argparse.Namespace) -> int:
     """The command ``export``."""
     from coterie.report.live import Steps, watched
-    from coterie.runs.export import MODELS_FILE, SHARED_FILE, save
+    from coterie.runs.export import MODELS_FILE, PLACEMENT_FILE, SHARED_FILE, save
     from coterie.runs.folders import reopen
 
     consent = given(arguments)
     num_runs = len(reopen(arguments.run, **consent))
     with Steps(watched(), "writing models of runs", num_runs) as steps:
-        export_folder = save(arguments.run, arguments.to, progress=steps.step, warn=note, **consent)
+        export_folder = save(
+            arguments.run,
+            arguments.to,
+            progress=steps.step,
+            warn=note,
+            default=arguments.default,
+            read_data=not arguments.without_data,
+            **consent,
+        )
     # One models.json per run; the tensors that models share are no model.
     model_lists = sorted(export_folder.rglob(MODELS_FILE))
     num_models = 0
     for model_list in model_lists:
         for model_file in model_list.parent.glob("*.safetensors"):
-            num_models += model_file.name != SHARED_FILE
+            num_models += model_file.name not in (SHARED_FILE, PLACEMENT_FILE)
     of_runs = f" of {len(model_lists)} runs" if len(model_lists) > 1 else ""
     say(f"{num_models} model{'' if num_models == 1 else 's'}{of_runs} written to {arguments.to}")
+    return 0
+
+
+def predict(arguments: argparse.Namespace) -> int:
+    """The command ``predict``."""
+    from coterie.records.text_files import to_json
+    from coterie.runs.predicting import predict as predicted
+
+    predictions = predicted(
+        arguments.export,
+        arguments.file,
+        arguments.client,
+        group=arguments.group,
+        **given(arguments),
+    )
+    if not predictions.is_calibrated and predictions.classes is not None:
+        note(f"the model is not calibrated: {arguments.export} has no temperature for it")
+    if arguments.out is not None:
+        try:
+            predictions.write(arguments.out)
+        except OSError as error:
+            raise UserError(f"{arguments.out} cannot be written: {error.strerror}") from error
+        say(f"{len(predictions.values)} predictions written to {arguments.out}")
+    elif arguments.json:
+        say(to_json(predictions.rows()))
+    else:
+        say(predictions.to_csv().rstrip("\n"))
+    return 0
+
+
+def place(arguments: argparse.Namespace) -> int:
+    """The command ``place``."""
+    from coterie.records.text_files import to_json
+    from coterie.runs.placing import place as placed
+
+    placement = placed(
+        arguments.export, arguments.file, labels=arguments.labels, **given(arguments)
+    )
+    say(to_json(asdict(placement)) if arguments.json else str(placement))
     return 0
 
 

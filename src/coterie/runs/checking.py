@@ -33,7 +33,7 @@ from coterie.records.shown import Shown, ends
 from coterie.records.store import LOCK_FILE, PART_SUFFIX, Checkpoints, check_schema, write_whole
 from coterie.records.text_files import EDITABLE_ENTRIES, read_recorded, read_toml
 from coterie.runs.experiment import OwnMethodError
-from coterie.runs.export import MODELS_FILE, SHARED_FILE
+from coterie.runs.export import MODELS_FILE, PLACEMENT_FILE, SHARED_FILE
 from coterie.runs.folders import reopen
 from coterie.runs.loading import read_document, read_model
 from coterie.settings import UserError
@@ -455,9 +455,15 @@ class _Checking:
             with self.step():
                 read_model(folder, file_name, models_document)
                 self.include_in_digest(folder / file_name)
-        num_models = len(set(models_document["files"]) - {SHARED_FILE})
+        for card_name, card_checksum in models_document["cards"].items():
+            with self.step():
+                checksum.check(read_within(folder, card_name), folder / card_name, card_checksum)
+                self.include_in_digest(folder / card_name)
+        num_models = len(set(models_document["files"]) - {SHARED_FILE, PLACEMENT_FILE})
         self.findings.intact.append(f"{folder}: {MODELS_FILE} and {count(num_models, 'model')}")
-        self.report_unknown_files(folder, {MODELS_FILE, *models_document["files"]})
+        self.report_unknown_files(
+            folder, {MODELS_FILE, *models_document["files"], *models_document["cards"]}
+        )
 
     def report_unknown_files(
         self, folder: Path, known_names: Collection[str], unreferenced_files: Collection[str] = ()

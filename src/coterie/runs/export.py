@@ -10,8 +10,8 @@ import contextlib
 import secrets
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import torch
 from coterie.core import Assignment, Client, Position, as_groups
 from coterie.data.objective import mean_probability
 from coterie.files import Folder
+from coterie.methods._named import method_table
 from coterie.models.layout import own_layers
 from coterie.records.checksum import digest, sealed_json
 from coterie.records.codec import from_stored
@@ -30,8 +31,10 @@ from coterie.records.store import SCHEMA_VERSION
 from coterie.records.text_files import to_json
 from coterie.runs.exported_net import Net, net_of, next_tasks, of_federation
 from coterie.runs.folders import reopen
+from coterie.runs.model_cards import model_card, scores
 from coterie.runs.run import Run
-from coterie.settings import UserError
+from coterie.runs.served_facts import GroupNet, ServedFacts, served_facts
+from coterie.settings import UserError, known_list, nearest
 from coterie.settings.calls import public
 
 
@@ -49,6 +52,9 @@ SHARED_FILE = "shared.safetensors"
 models share it."""
 
 
+PLACEMENT_FILE = "placement.safetensors"
+"""File of the means and variances by which a new site is placed."""
+
 _WITHOUT_NAMES = Shown()
 Key = tuple[int, Client | None]
 """A model that serves clients: its row in the assignment and, if a client keeps own layers, the
@@ -64,8 +70,14 @@ def save(
     trust_code: bool = False,
     secret: int | None = None,
     warn: Callable[[str], None] = warnings.warn,
+    default: str = "",
+    read_data: bool = True,
 ) -> Path:
     """Write every model that serves a client of a run into a new folder.
+
+    Where the clients' data are on this machine, they are read: for the calibration of the models,
+    the sizes in their cards, and what :func:`coterie.place` needs. Of the data, the export has
+    means and variances over the rows of each group, and principal components.
 
     If this fails, no files are left. A model that the server has only in part, or only as a sealed
     row, is written in that form.
@@ -81,6 +93,9 @@ def save(
             COTERIE_SECRET.
         warn: Called with a sentence if there are records after the newest checkpoint, or if
             personal models stay at the clients of a federation; issues a warning by default.
+        default: The model for sites that are not known: ``"group-1"``, or a client's name. Empty
+            for that of the group with the most clients.
+        read_data: Whether the clients' data may be read.
 
     Returns:
         The new folder, as an absolute path.
@@ -108,6 +123,8 @@ def save(
                 exported_run,
                 partial_folder if is_only_run else partial_folder / exported_run.folder.name,
                 warn,
+                default,
+                read_data,
             )
             if progress:
                 progress()
@@ -122,7 +139,9 @@ def save(
     return to
 
 
-def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
+def _save(
+    run: Run, folder: Path, warn: Callable[[str], None], default: str, read_data: bool
+) -> None:
     """Export one run into a new folder."""
     run.experiment.check_secret()
     if not run.record.begun:
@@ -163,9 +182,17 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
         if assignment.hidden:
             assignment = _as_recorded(assignment, run.record.lines()[checkpoint_round - 1], warn)
         numbers_per_row = assignment.models.shape[1]
-        file_of_model, client_entries = _files(assignment, position, run.record.naming(description))
+        naming = run.record.naming(description)
+        file_of_model, client_entries = _files(assignment, position, naming)
     # The files, with what the server knows of each model.
     net = net_of(run, position, numbers_per_row)
+    with from_stored(checkpoint_path):
+        group_nets = _group_nets(assignment, position, file_of_model, bool(net.local_layers))
+    shown_groups = shown_lines[checkpoint_round - 1]["groups"]
+    # A record may know groups of which the server does not: those of clients that choose in secret.
+    if len(group_nets) != len(shown_groups):
+        group_nets = [None] * len(shown_groups)
+    default_entry = _default(default, group_nets, client_entries, assignment, run.folder)
     if run.experiment.engine == "flower" or of_federation(run):
         with from_stored(checkpoint_path):
             if _personal(run, position, assignment):
@@ -178,11 +205,28 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
         _write_model(
             run, position, assignment, model_key, net, folder / file_name, checksum_of_file
         )
+    # What the clients' data say about the models.
+    facts = ServedFacts(why_none="the export was made without the clients' data")
+    if of_federation(run):
+        facts = ServedFacts(why_none="the clients' data never were on the server")
+    elif read_data:
+        files_of_client = {}
+        for client in assignment.row:
+            client_entry = client_entries[str(naming.client(client))]
+            files_of_client[client] = files_of_entry(client_entry, assignment.ensemble)
+        facts = served_facts(run, position, assignment, files_of_client, group_nets)
+    if facts.tensors:
+        file_bytes = safetensors.torch.save(dict(facts.tensors))
+        (folder / PLACEMENT_FILE).write_bytes(file_bytes)
+        checksum_of_file[PLACEMENT_FILE] = digest(file_bytes)
+    rows_of_name = {str(naming.client(client)): rows for client, rows in facts.rows.items()}
+    tested_lines = [line for line in shown_lines[:checkpoint_round] if line["tested"]]
     # The list of models comes last: without it, the folder is no export.
     world_table = description["world"]
-    document = {
+    document: dict[str, Any] = {
         "schema": SCHEMA_VERSION,
         "coterie": version("coterie"),
+        "torch": torch.__version__,
         "method": run.method.name,
         "scenario": run.experiment.scenario,
         "seed": run.seed,
@@ -197,10 +241,29 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
         "stays": net.local_layers,
         "ensemble": assignment.ensemble,
         "combine": world_table.get("combine", mean_probability.__name__),
-        "groups": shown_lines[checkpoint_round - 1]["groups"],
+        "groups": shown_groups,
+        "group_models": [
+            None if group_net is None else {"files": list(group_net.files)}
+            for group_net in group_nets
+        ],
+        "default": default_entry,
         "clients": client_entries,
+        "outputs": facts.kind,
+        "scores": scores(tested_lines[-1] if tested_lines else None, shown_groups, rows_of_name),
+        "calibration": facts.calibration,
+        "placement": facts.placement,
+        "without_data": facts.why_none,
         "files": checksum_of_file,
+        "cards": {},
     }
+    # A card for each group, from the same entries.
+    settings = method_table(run.method)
+    training = asdict(run.experiment.training)
+    for group_number in range(len(shown_groups)):
+        card = model_card(document, group_number, settings, training, rows_of_name).encode()
+        card_name = f"card-{group_number}.md"
+        (folder / card_name).write_bytes(card)
+        document["cards"][card_name] = digest(card)
     # One entry a line, so that people can read it.
     entry_lines = []
     for entry_name, value in document.items():
@@ -240,6 +303,88 @@ def _write_model(
         file_bytes = safetensors.torch.save(shared_tensors)
         file_path.with_name(SHARED_FILE).write_bytes(file_bytes)
         checksum_of_file[SHARED_FILE] = digest(file_bytes)
+
+
+def files_of_entry(entry: Mapping[str, Any], ensemble: bool) -> tuple[str, ...]:
+    """The files of the net that serves a client, from its entry: one, or for an ensemble all on its path."""
+    return tuple(entry["path"]) if ensemble and "path" in entry else (entry["file"],)
+
+
+def _group_nets(
+    assignment: Assignment,
+    position: Position,
+    file_of_model: dict[Key, str],
+    layers_are_local: bool,
+) -> list[GroupNet | None]:
+    """The net of each group, which a new site of the group would get; None if the group has none as a whole.
+
+    Where each client of a group has a personal model, or some have, the group's net is the model
+    that they share, and gets a file of its own.
+    """
+    group_nets: list[GroupNet | None] = []
+    # Without the clients' layers, or without knowledge of who has which model, there is none.
+    is_not_known = assignment.hidden and bool(assignment.path)
+    for group_number, group in enumerate(assignment.groups):
+        nets_of_group: set[tuple[tuple[int, ...], Client | None]] = set()
+        are_whole_models = True
+        for client in group:
+            own_values = position.own(assignment, client)
+            are_whole_models &= own_values is None or _keeps_all(own_values)
+            own_client = None if own_values is None else client
+            nets_of_group.add((tuple(assignment.serving(client)), own_client))
+        shared_rows = {rows for rows, _ in nets_of_group}
+        group_net = None
+        if layers_are_local or is_not_known or len(shared_rows) != 1:
+            pass
+        elif len(nets_of_group) == 1:
+            group_net = nets_of_group.pop()
+        elif are_whole_models and not assignment.ensemble:
+            group_net = (shared_rows.pop(), None)
+        if group_net is None:
+            group_nets.append(None)
+            continue
+        rows, own_client = group_net
+        files = []
+        for row in rows:
+            default_name = f"group-{group_number}.safetensors"
+            files.append(file_of_model.setdefault((row, own_client), default_name))
+        group_nets.append(GroupNet(rows, own_client, tuple(files)))
+    return group_nets
+
+
+def _default(
+    name: str,
+    group_nets: Sequence[GroupNet | None],
+    client_entries: Mapping[str, Mapping[str, Any]],
+    assignment: Assignment,
+    folder: Path,
+) -> dict[str, Any] | None:
+    """The entry of the model for sites that are not known; None if no group has a model as a whole."""
+    group_names = {}
+    for group_number, group_net in enumerate(group_nets):
+        if group_net is not None:
+            group_names[f"group-{group_number}"] = group_number
+    if name in client_entries:
+        client_entry = client_entries[name]
+        files = files_of_entry(client_entry, assignment.ensemble)
+        return {"name": name, "group": client_entry["group"], "files": list(files)}
+    if name and name not in group_names:
+        known_names = [*group_names, *client_entries]
+        raise UserError(
+            f"default must be a group's model or a client of {folder}, got {name!r}"
+            f"{nearest(name, known_names)}{known_list(known_names)}"
+        )
+    if not group_names:
+        return None
+    # Of groups of one size the first.
+    if not name:
+        name = max(
+            group_names, key=lambda group_name: len(assignment.groups[group_names[group_name]])
+        )
+    group_number = group_names[name]
+    group_net = group_nets[group_number]
+    assert group_net is not None
+    return {"name": name, "group": group_number, "files": list(group_net.files)}
 
 
 def _as_recorded(

@@ -25,15 +25,16 @@ from coterie.records.codec import DamagedError
 from coterie.records.store import check_schema
 from coterie.runs.export import MODELS_FILE, SHARED_FILE
 from coterie.runs.exported_net import fresh
-from coterie.settings import UserError
+from coterie.settings import UserError, known_list, nearest
 from coterie.settings.calls import public
 
 
 @public
 def load(
     folder: Path | str,
-    client: Client | str,
+    client: Client | str | None = None,
     *,
+    group: int | None = None,
     model: Callable[[], nn.Module] | None = None,
     secret: int | None = None,
     trust_code: bool = False,
@@ -45,7 +46,9 @@ def load(
 
     Args:
         folder: The export. It may come from another person: no code that it names is imported.
-        client: The client's name, or its number if clients have no names.
+        client: The client's name, or its number if clients have no names. None, without ``group``,
+            for the export's default model, which is for sites that are not known.
+        group: The number of a group, for the model that a new site of the group gets.
         model: Makes the net, if Coterie has no name for it (as in a federation), or if the name
             stands for code.
         secret: The clients' secret, if the models are sealed by a boundary's rotation.
@@ -60,17 +63,13 @@ def load(
     """
     folder = Path(folder)
     document = read_document(folder)
-    client_entry = document["clients"].get(str(client))
-    if client_entry is None:
-        raise UserError(
-            f"{folder} has no model for client {client!r}; it has models for {', '.join(document['clients'])}"
-        )
     # One file, or for an ensemble all on the client's path.
-    file_names = _listed_files(folder, document, client_entry)
+    file_names = served_files(folder, document, client, group)
     # The server never had these layers, so the net would be untrained in part.
     if document["stays"]:
+        owner = "each client" if client is None else f"client {client}"
         raise UserError(
-            f"client {client} keeps {', '.join(document['stays'])} of its model, and {folder} has only the rest; "
+            f"{owner} keeps {', '.join(document['stays'])} of its model, and {folder} has only the rest; "
             f"load it from {file_names[-1]} by the net's load_state_dict with strict=False"
         )
     _check_secret(folder, document["sealed"], secret)
@@ -93,6 +92,53 @@ def load(
         else Ensemble(loaded_nets, COMBINED[document["combine"]])
     )
     return predicting(served_net, of_record(document["target_scale"])).eval()
+
+
+def served_files(
+    folder: Path, document: dict[str, Any], client: Client | str | None, group: int | None = None
+) -> list[str]:
+    """Return the files of the net of a client, of a group, or of sites that are not known.
+
+    Args:
+        folder: The export.
+        document: The entries of ``models.json``.
+        client: The client; None if it is not meant.
+        group: The group; None if it is not meant.
+
+    Raises:
+        UserError: There is no such model.
+    """
+    if client is not None and group is not None:
+        raise UserError(
+            f"use only one of client and group, got client {client!r} and group {group}"
+        )
+    if client is not None:
+        client_entry = document["clients"].get(str(client))
+        if client_entry is None:
+            default_hint = ""
+            if document["default"]:
+                default_hint = " (a site that is not known takes the default model: name no client)"
+            raise UserError(
+                f"{folder} has no model for client {str(client)!r}{default_hint}"
+                f"{nearest(client, document['clients'])}{known_list(document['clients'])}"
+            )
+        return _listed_files(folder, document, client_entry)
+    if group is not None:
+        group_models = document["group_models"]
+        entry = group_models[group] if 0 <= group < len(group_models) else None
+        if entry is None:
+            with_models = [str(number) for number, model in enumerate(group_models) if model]
+            raise UserError(f"{folder} has no model of group {group}{known_list(with_models)}")
+    else:
+        entry = document["default"]
+        if entry is None:
+            raise UserError(
+                f"{folder} has no default model; name a client{known_list(document['clients'])}"
+            )
+    try:
+        return _plain_names(entry["files"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedError(f"{folder / MODELS_FILE} is damaged ({error})") from error
 
 
 def read_document(folder: Path) -> dict[str, Any]:
@@ -128,6 +174,11 @@ def read_document(folder: Path) -> dict[str, Any]:
         entries["target_scale"] = document.get("target_scale")
         if entries["target_scale"] is not None and not sound(entries["target_scale"]):
             raise ValueError("'target_scale' has no means and deviations")
+        # Entries that exports of earlier versions do not have.
+        for entry_name, (accepted_types, earlier_value) in _LATER_ENTRIES.items():
+            entries[entry_name] = document.get(entry_name, earlier_value)
+            if not isinstance(entries[entry_name], accepted_types):
+                raise TypeError(f"{entry_name!r} has the wrong type")
         if entries["ensemble"] and entries["combine"] not in COMBINED:
             raise UserError(
                 f"{document_path} combines an ensemble's outputs by code of its own; load its files one by one"
@@ -150,6 +201,20 @@ _ENTRY_TYPES: dict[str, Any] = {
 """Entry of ``models.json`` that loading needs -> its type."""
 
 
+_LATER_ENTRIES: dict[str, Any] = {
+    "groups": (list, []),
+    "group_models": (list, []),
+    "default": ((dict, type(None)), None),
+    "data": ((dict, type(None)), None),
+    "outputs": (str, ""),
+    "calibration": (dict, {}),
+    "placement": ((dict, type(None)), None),
+    "without_data": (str, "the export is of an earlier version"),
+    "cards": (dict, {}),
+}
+"""Further entry -> its type, and what stands for it where an earlier version did not write it."""
+
+
 def _listed_files(folder: Path, document: dict[str, Any], client_entry: Any) -> list[str]:
     """The files of a client's models."""
     try:
@@ -158,14 +223,19 @@ def _listed_files(folder: Path, document: dict[str, Any], client_entry: Any) -> 
             if document["ensemble"]
             else [client_entry["file"]]
         )
-        # A file name with a folder could lead out of the export.
-        if not file_names or any(Path(file_name).name != file_name for file_name in file_names):
-            raise ValueError("a model's file is outside of the folder")
-        if len(set(file_names)) < len(file_names):
-            raise ValueError("a client's path names a file twice")
-        return list(file_names)
+        return _plain_names(file_names)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DamagedError(f"{folder / MODELS_FILE} is damaged ({error})") from error
+
+
+def _plain_names(file_names: Any) -> list[str]:
+    """The names of a net's files, which are in the folder and differ."""
+    # A file name with a folder could lead out of the export.
+    if not file_names or any(Path(file_name).name != file_name for file_name in file_names):
+        raise ValueError("a model's file is outside of the folder")
+    if len(set(file_names)) < len(file_names):
+        raise ValueError("a client's path names a file twice")
+    return list(file_names)
 
 
 def read_model(folder: Path, file_name: str, document: dict[str, Any]) -> dict[str, Tensor]:

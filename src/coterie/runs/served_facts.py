@@ -1,0 +1,381 @@
+"""What an export says about its models beyond their weights, from the clients' data: calibration, and what places a new site.
+
+Rows that were trained on give neither: temperatures are fitted on validation rows and judged on test
+rows, and losses that place a site are those of both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from coterie.boundary import Wire
+from coterie.core import Assignment, Client, Position
+from coterie.data.world import ClientData, Split
+from coterie.engines.served import Nets
+from coterie.models.layout import Layout
+from coterie.randomness import seeded
+from coterie.runs.calibration import best_temperature, calibrated
+from coterie.runs.facts import same_world, world_facts
+from coterie.runs.group_profiles import GroupProfiles, SiteMoments, group_profiles
+from coterie.runs.run import Run
+from coterie.runs.site_moments import (
+    CLASSES,
+    LABELS,
+    batches,
+    described_tensors,
+    fitted_description,
+    moments_of,
+    output_kind,
+    outputs_and_targets,
+    row_losses,
+    with_spread,
+)
+from coterie.settings import UserError
+
+MAX_PLACING_GROUPS = 64
+"""Most groups among which an export can place a site: each client is tested with the model of each."""
+
+MAX_PLACING_ROWS = 1000
+"""Most rows of a client that tell what its group is like."""
+
+MIN_PLACING_ROWS = 2
+"""Fewest rows of a client that tell what its group is like, as one has no variance."""
+
+
+@dataclass(frozen=True)
+class GroupNet:
+    """The net that a whole group shares.
+
+    Attributes:
+        rows: Its rows in the assignment's models; several are an ensemble.
+        client: The client whose own layers it has; None for none.
+        files: Its files.
+    """
+
+    rows: tuple[int, ...]
+    client: Client | None
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ServedFacts:
+    """What the clients' data say about the models.
+
+    Attributes:
+        kind: What the outputs are, see ``site_moments``; empty for a loss of the user's own.
+        why_none: Why there are neither rows nor calibration nor placement; empty if there are.
+        rows: Client -> its training, validation and test rows.
+        calibration: Files of the net, joined by "+" -> its calibration.
+        placement: Facts for placing a site; None if no site can be placed.
+        tensors: Tensors for placing a site, for a file.
+    """
+
+    kind: str = ""
+    why_none: str = ""
+    rows: Mapping[Client, Mapping[str, int]] = field(default_factory=dict)
+    calibration: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    placement: Mapping[str, Any] | None = None
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+def served_facts(
+    run: Run,
+    position: Position,
+    assignment: Assignment,
+    files_of_client: Mapping[Client, tuple[str, ...]],
+    group_nets: Sequence[GroupNet | None],
+) -> ServedFacts:
+    """Return what the data of a run's clients say about its models.
+
+    Args:
+        run: The run.
+        position: Its position.
+        assignment: Which model serves each client.
+        files_of_client: Client -> the files of its net.
+        group_nets: The net of each group; None if the group has none as a whole.
+
+    Returns:
+        The facts; without any, and with a reason, where the data are not here or not those of the run.
+    """
+    try:
+        world = run.experiment.world(run.seed)
+    except UserError as error:
+        return ServedFacts(why_none=f"the clients' data cannot be read: {error}")
+    if not same_world(world_facts(world), run.record.description()["world"]):
+        return ServedFacts(why_none="the clients' data are no longer those of the run")
+    # A hostile client's rows say nothing about others.
+    data_of_step = world.steps[world.step(position.round)]
+    data_of_client = {
+        client: data_of_step[client]
+        for client in assignment.row
+        if client in data_of_step and client not in world.attacks
+    }
+    rows = {
+        client: {
+            split_name: len(getattr(data_of_step[client], split_name))
+            for split_name in ("train", "validation", "test")
+        }
+        for client in assignment.row
+        if client in data_of_step
+    }
+    kind = output_kind(world.objective)
+    with seeded(0):
+        layout = Layout(world.model())
+    nets = Nets(
+        world.model,
+        Wire(run.experiment.boundary, layout, run.seed),
+        world.objective,
+        data_of_client,
+    )
+
+    def net_of(client: Client) -> nn.Module:
+        model_rows = [assignment.models[row] for row in assignment.serving(client)]
+        return nets(model_rows, position.own(assignment, client), client)
+
+    def net_of_group(group_net: GroupNet) -> nn.Module:
+        model_rows = [assignment.models[row] for row in group_net.rows]
+        own_values = None
+        if group_net.client is not None:
+            own_values = position.own(assignment, group_net.client)
+        return nets(model_rows, own_values, group_net.client or 0)
+
+    calibration: dict[str, dict[str, Any]] = {}
+    if kind in (CLASSES, LABELS):
+        # The net of each client, and of each group whose clients have personal models.
+        served_nets: dict[str, ServedNet] = {}
+        for client in data_of_client:
+            net_name = "+".join(files_of_client[client])
+            net = served_nets.setdefault(net_name, ServedNet(partial(net_of, client)))
+            net.clients.append(client)
+        for group_net, group in zip(group_nets, assignment.groups, strict=False):
+            if group_net is not None and "+".join(group_net.files) not in served_nets:
+                clients = [client for client in group if client in data_of_client]
+                net = ServedNet(partial(net_of_group, group_net), clients)
+                served_nets["+".join(group_net.files)] = net
+        calibration = _calibration(kind, served_nets, data_of_client)
+    placement = None
+    tensors: dict[str, Tensor] = {}
+    shared_nets = [group_net for group_net in group_nets if group_net is not None]
+    has_all_groups = len(shared_nets) == len(group_nets)
+    if has_all_groups and 0 < len(group_nets) <= MAX_PLACING_GROUPS:
+        temperatures = []
+        modules = []
+        for group_net in shared_nets:
+            modules.append(net_of_group(group_net))
+            entry = calibration.get("+".join(group_net.files), {})
+            temperatures.append(float(entry.get("temperature", 1.0)))
+        clients_of_groups = [
+            [client for client in group if client in data_of_client] for group in assignment.groups
+        ]
+        placement, tensors = _placement(
+            kind, modules, temperatures, clients_of_groups, data_of_client
+        )
+    return ServedFacts(kind, "", rows, calibration, placement, tensors)
+
+
+@dataclass(frozen=True)
+class ServedNet:
+    """A net, and the clients on whose rows it is calibrated.
+
+    Attributes:
+        make: Makes the net.
+        clients: The clients.
+    """
+
+    make: Callable[[], nn.Module]
+    clients: list[Client] = field(default_factory=list)
+
+
+def _calibration(
+    kind: str,
+    served_nets: Mapping[str, ServedNet],
+    data_of_client: Mapping[Client, ClientData],
+) -> dict[str, dict[str, Any]]:
+    """Files of each net, joined by "+" -> its calibration; empty if no client has validation rows of a suitable form."""
+    held_out: dict[str, tuple[Tensor, Tensor] | None] = {}
+    tested: dict[str, tuple[Tensor, Tensor] | None] = {}
+    for net_name, served_net in served_nets.items():
+        net = served_net.make()
+        validation_splits = [data_of_client[client].validation for client in served_net.clients]
+        test_splits = [data_of_client[client].test for client in served_net.clients]
+        held_out[net_name] = _suitable(kind, outputs_and_targets(net, validation_splits))
+        tested[net_name] = _suitable(kind, outputs_and_targets(net, test_splits))
+    # One temperature from the rows of all, for models with few rows.
+    all_held_out = [pair for pair in held_out.values() if pair is not None]
+    if not all_held_out:
+        return {}
+    all_outputs = torch.cat([outputs for outputs, _ in all_held_out])
+    all_targets = torch.cat([targets for _, targets in all_held_out])
+    shared = best_temperature(kind, all_outputs, all_targets)
+    return {
+        net_name: calibrated(kind, held_out[net_name], tested[net_name], shared)
+        for net_name in served_nets
+    }
+
+
+def _suitable(kind: str, pair: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor] | None:
+    """Outputs and targets if they are one row each and finite; None if not, as for sequences."""
+    if pair is None:
+        return None
+    outputs, targets = pair
+    wanted_dimensions = 1 if kind == CLASSES else outputs.dim()
+    if outputs.dim() != 2 or targets.dim() not in (1, wanted_dimensions):
+        return None
+    if kind == CLASSES and targets.is_floating_point():
+        return None
+    if kind != CLASSES and targets.numel() != outputs.numel():
+        return None
+    return pair if bool(outputs.isfinite().all()) else None
+
+
+def _placement(
+    kind: str,
+    group_nets: Sequence[nn.Module],
+    temperatures: Sequence[float],
+    clients_of_groups: Sequence[Sequence[Client]],
+    data_of_client: Mapping[Client, ClientData],
+) -> tuple[dict[str, Any] | None, dict[str, Tensor]]:
+    """Facts and tensors for placing a site by its labels, and without labels; None if neither is possible."""
+    facts: dict[str, Any] = {"temperatures": list(temperatures)}
+    tensors: dict[str, Tensor] = {}
+    # By labels: the losses of each group's model on rows that were not trained on.
+    loss_moments: list[list[SiteMoments]] = []
+    for clients in clients_of_groups:
+        of_group = []
+        for client in clients if kind else ():
+            data = data_of_client[client]
+            numbers = loss_numbers(kind, group_nets, temperatures, [data.validation, data.test])
+            if numbers is not None and len(numbers) >= MIN_PLACING_ROWS:
+                of_group.append(moments_of(numbers))
+        loss_moments.append(of_group)
+    if all(loss_moments):
+        _add(facts, tensors, "labels", group_profiles(loss_moments))
+        if kind == CLASSES:
+            facts["class_shares"] = _class_shares(group_nets[0], clients_of_groups, data_of_client)
+    # Without labels: inputs, embeddings and outputs.
+    try:
+        inputs_of_groups = []
+        for clients in clients_of_groups:
+            of_clients = []
+            for client in clients:
+                parts = [
+                    inputs for inputs, _ in batches(data_of_client[client].train, MAX_PLACING_ROWS)
+                ]
+                of_clients.append(parts)
+            inputs_of_groups.append(of_clients)
+        # As many rows of each client, so that none outweighs the others.
+        first_parts = [parts[0] for of_clients in inputs_of_groups for parts in of_clients]
+        description = fitted_description(group_nets, first_parts)
+        input_moments = []
+        for of_clients in inputs_of_groups:
+            of_group = []
+            for parts in of_clients:
+                numbers = np.concatenate([description.numbers(group_nets, part) for part in parts])
+                if len(numbers) >= MIN_PLACING_ROWS:
+                    of_group.append(with_spread(numbers))
+            input_moments.append(of_group)
+    # Data of the user's own form: they are placed by labels alone, or not at all.
+    except (UserError, RuntimeError, TypeError, AttributeError, IndexError):
+        input_moments = []
+    if input_moments and all(input_moments):
+        tensors |= described_tensors(description)
+        facts["has_inputs"] = description.has_inputs
+        _add(facts, tensors, "inputs", group_profiles(input_moments))
+    return (facts, tensors) if tensors else (None, {})
+
+
+def loss_numbers(
+    kind: str, nets: Sequence[nn.Module], temperatures: Sequence[float], splits: Sequence[Split]
+) -> np.ndarray | None:
+    """Return the loss of each row under each net, ``(n, G)``; None if rows have another form, or a loss is not finite."""
+    columns = []
+    for net, temperature in zip(nets, temperatures, strict=True):
+        pair = outputs_and_targets(net, splits)
+        pair = _suitable(kind, pair)
+        if pair is None:
+            return None
+        columns.append(row_losses(kind, *pair, temperature).double().numpy())
+    numbers = np.stack(columns, 1)
+    return numbers if np.isfinite(numbers).all() else None
+
+
+def _class_shares(
+    net: nn.Module,
+    clients_of_groups: Sequence[Sequence[Client]],
+    data_of_client: Mapping[Client, ClientData],
+) -> list[float]:
+    """The share of each class among all training rows, of which each class counts as having one more."""
+    counts: np.ndarray | None = None
+    for clients in clients_of_groups:
+        for client in clients:
+            outputs, targets = outputs_and_targets(
+                net, [data_of_client[client].train.at(slice(0, 1000))]
+            ) or (None, None)
+            if outputs is None or targets is None:
+                continue
+            if counts is None:
+                counts = np.ones(outputs.shape[1])
+            counts += np.bincount(targets.numpy(), minlength=len(counts))
+    return [] if counts is None else (counts / counts.sum()).tolist()
+
+
+def _add(
+    facts: dict[str, Any], tensors: dict[str, Tensor], name: str, profiles: GroupProfiles
+) -> None:
+    """Add the profiles of groups to what an export has."""
+    facts[name] = {
+        "power": profiles.power,
+        "accuracy": profiles.accuracy,
+        "clients": profiles.num_clients.tolist(),
+    }
+    for field_name in ("centres", "within", "between"):
+        tensors[f"{name}_{field_name}"] = torch.from_numpy(getattr(profiles, field_name))
+
+
+def profiles_of(
+    facts: Mapping[str, Any], tensors: Mapping[str, Tensor], name: str
+) -> GroupProfiles:
+    """The profiles of groups that an export has under a name, ``labels`` or ``inputs``."""
+    return GroupProfiles(
+        tensors[f"{name}_centres"].numpy(),
+        tensors[f"{name}_within"].numpy(),
+        tensors[f"{name}_between"].numpy(),
+        np.array(facts[name]["clients"], int),
+        float(facts[name]["power"]),
+        float(facts[name]["accuracy"]),
+    )
+
+
+def constant_losses(classes: np.ndarray, class_shares: Sequence[float]) -> np.ndarray:
+    """Return the loss of a constant prediction for each row ``(n,)``, by the other rows of the site.
+
+    Args:
+        classes: The class of each row ``(n,)``.
+        class_shares: Shares of the classes at all training clients, which count as one row.
+
+    Returns:
+        The negative logarithm of the probability of each row's class.
+    """
+    shares = np.asarray(class_shares)
+    counts = np.bincount(classes, minlength=len(shares)) + shares
+    # The row itself does not count.
+    losses: np.ndarray = -np.log((counts[classes] - 1) / len(classes))
+    return losses
+
+
+def standard_error(values: np.ndarray, spread_of_row: float) -> float:
+    """Return the standard error of a mean; of fewer than MIN_SAMPLE values, by the spread that rows are known to have."""
+    spread = float(np.std(values, ddof=1)) if len(values) >= MIN_SAMPLE else spread_of_row
+    return spread / math.sqrt(len(values))
+
+
+MIN_SAMPLE = 5
+"""Fewest values whose own spread says how sure their mean is."""
