@@ -291,7 +291,7 @@ def test_files_that_do_not_fit_are_refused(export: Path, tmp_path: Path) -> None
         coterie.predict(export, tmp_path / "a.txt")
     write_csv(tmp_path / "classes.csv", {**columns, "finding": ["yes", "no", "maybe"]})
     with pytest.raises(
-        UserError, match="row 3 has the class 'maybe', which the model does not know"
+        UserError, match="row 4 has the class 'maybe', which the model does not know"
     ):
         coterie.place(export, tmp_path / "classes.csv", labels="finding")
     with pytest.raises(UserError, match="no column 'findings'; did you mean finding"):

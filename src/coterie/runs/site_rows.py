@@ -221,7 +221,6 @@ def _shaped(inputs: np.ndarray, path: Path, document: Mapping[str, Any]) -> Tens
         raise UserError(
             f"{path} has rows of shape {list(inputs.shape[1:])}, and the model takes inputs of shape {list(wanted)}"
         )
-    # Whole numbers are tokens for nets that embed them, which take one dimension.
     tensor = torch.from_numpy(np.ascontiguousarray(inputs.astype(np.float32)))
     if not bool(tensor.isfinite().all()):
         raise UserError(f"{path} has values that are missing or not finite")
@@ -249,13 +248,18 @@ def _targets(
 ) -> tuple[Tensor, Tensor]:
     """The targets of the rows that have a label, and the positions of these rows."""
     rows = label_values.reshape(len(label_values), -1)
+    # The first row of a table has the names of its columns.
+    first_row = 1 if path.name.lower().endswith(".npz") else 2
     is_labelled = np.array([all(value != "" for value in row) for row in rows], bool)
     labelled = torch.from_numpy(np.flatnonzero(is_labelled))
     if not is_labelled.any():
         raise UserError(f"{path}: no row has a label in {', '.join(labels)}")
     if document["outputs"] != CLASSES:
         numbers = [
-            [_number_in(str(value), path, number + 2, labels[0]) for value in rows[number]]
+            [
+                _number_in(str(value), path, int(number) + first_row, labels[0])
+                for value in rows[number]
+            ]
             for number in np.flatnonzero(is_labelled)
         ]
         return torch.tensor(numbers, dtype=torch.float32), labelled
@@ -276,7 +280,7 @@ def _targets(
             name = names[int(label)] if 0 <= int(label) < len(names) else name
         if name not in number_of_name:
             raise UserError(
-                f"{path}: row {position + 1} has the class {brief(name)}, which the model does not know"
+                f"{path}: row {position + first_row} has the class {brief(name)}, which the model does not know"
                 f"{nearest(name, names)}{known_list(names)}"
             )
         classes.append(number_of_name[name])
