@@ -158,14 +158,33 @@ def expected(history: Sequence[Difference], times: float = 2.0) -> float:
     differences. Rounds count from the first difference: after another start of the arms, few rounds
     say little about many.
     """
+    slope, _ = _slope(history)
+    # So many times the rounds are the logarithm of this further on the line.
+    return history[-1].mean + history[-1].level * math.log(times) * slope
+
+
+def expected_on_line(history: Sequence[Difference], times: float = 2.0) -> float:
+    """Return the difference of :func:`expected` from the line alone: the noise of the last round does not count in full.
+
+    Args:
+        history: The differences of at least one round.
+        times: How many times as many rounds.
+    """
+    slope, from_middle = _slope(history)
+    return over_rounds(history).mean + history[-1].level * (math.log(times) + from_middle) * slope
+
+
+def _slope(history: Sequence[Difference]) -> tuple[float, float]:
+    """The slope of a line through (log of the round, difference in units of the loss) of the later half, by least squares.
+
+    Also how far, on the axis of log rounds, the last round is from their mean.
+    """
     later = later_half(history)
     if len(later) < 2:
-        return history[-1].mean
-    # A line through (log of the round, difference in units of the loss), by least squares.
+        return 0.0, 0.0
     first_round = history[0].round
     log_rounds = np.log([difference.round - first_round + 1 for difference in later])
     log_rounds = log_rounds - log_rounds.mean()
     in_loss_units = np.array([difference.mean / difference.level for difference in later])
     slope = float(log_rounds @ in_loss_units / (log_rounds @ log_rounds))
-    # So many times the rounds are the logarithm of this further on the line.
-    return history[-1].mean + later[-1].level * math.log(times) * slope
+    return slope, float(log_rounds[-1])

@@ -23,7 +23,7 @@ what makes an example hard cancels. After each round:
      behind by a standard error, and the simpler one if it is significantly behind and the other one
      is not.
   3. After twice ``patience`` reports, the contest of two arms ends: the one that does not lead is
-     dropped. If it is expected to be ahead by a standard error after twice as many rounds, the
+     dropped. If it is expected to be ahead by half a standard error after twice as many rounds, the
      contest ends after :data:`LAST_REPORTS` times ``patience`` reports.
 
   Clients' personal models learn fast and mask an arm's gain at first: so the more complex arm stays
@@ -94,6 +94,7 @@ from coterie.methods._race_evidence import (
     Difference,
     Reports,
     expected,
+    expected_on_line,
     over_rounds,
     pooled,
     pooled_within_fences,
@@ -921,11 +922,11 @@ class _Judged:
         )
 
     def is_expected_ahead(self, arm_name: str) -> bool:
-        """Whether an arm is expected to be ahead by a standard error, after twice as many rounds."""
+        """Whether an arm is expected to be ahead by half a standard error, after twice as many rounds."""
         history = self.histories[0]
         # Above 0 where the arm's loss is the lower one.
-        lead = -self._sign(arm_name) * expected(history)
-        return lead > over_rounds(history).error
+        lead = -self._sign(arm_name) * expected_on_line(history)
+        return lead > over_rounds(history).error / 2
 
     def is_behind_without_personal_models(self) -> bool:
         """Whether the more complex arm is expected to be behind without personal models, or there are none."""
