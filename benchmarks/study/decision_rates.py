@@ -48,6 +48,7 @@ from coterie.core import (
     Note,
     Plan,
     Replies,
+    Task,
 )
 from coterie.engines import exchange
 from coterie.methods import FedAvg, Independent, Race, SplitHalf, Tuned
@@ -674,6 +675,7 @@ def recorded(world: World, rounds: int = ROUNDS) -> list[dict[str, list[np.ndarr
 
     def seen(
         losses_of_parts: Mapping[str, Mapping[Client, np.ndarray]],
+        tasks_of_parts: Mapping[str, Mapping[Client, Task]],
     ) -> dict[Client, HeldOutLosses]:
         losses_of_arm = {}
         for part_name, losses_of_client in losses_of_parts.items():
@@ -681,7 +683,7 @@ def recorded(world: World, rounds: int = ROUNDS) -> list[dict[str, list[np.ndarr
             losses_of_arm.update(dict.fromkeys(part_name.split("+"), losses))
         if len(losses_of_arm) == len(methods):
             losses_of_rounds.append(losses_of_arm)
-        return summed(losses_of_parts)
+        return summed(losses_of_parts, tasks_of_parts)
 
     with mock.patch.object(exchange, "held_losses", seen):
         for _ in run(race, world, rounds=rounds, seed=0, workers=1, eval_every=rounds):
