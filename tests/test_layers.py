@@ -38,6 +38,7 @@ ORDER = [
     "contrib.private",
     "contrib.ray",
     "contrib.rivals",
+    "contrib.sites",
     "contrib.suggest",
     "contrib.tracking",
     "contrib.tune",

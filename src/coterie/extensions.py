@@ -13,7 +13,8 @@ group                        what the entry point names
 ``coterie.commands``         a :class:`coterie.cli.arguments.Command`
 ``coterie.engines``          a :class:`coterie.runs.experiment.Engine`, or a module with its functions
 ``coterie.trackers``         a subclass of :class:`coterie.contrib.tracking.Tracker`
-``coterie.hooks``            what the command line calls for an option: ``tracking``, for ``--track``
+``coterie.hooks``            what Coterie calls for an option: ``tracking``, for ``--track``, and
+                             ``table-schema``, a module that makes clients of a table by a schema
 ``coterie.exchanges``        who carries out plans with ``need="sums"``: ``sums``, in one process,
                              is a :class:`coterie.engines.exchange.SumsExchange`; ``flower-sums``,
                              over Flower, is a :class:`coterie.engines.flower.sums.FlowerSums`

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ from coterie.data.tasks import PredictionTask, as_before, encoded, hint, objecti
 from coterie.data.time_order import about_order, spans
 from coterie.data.times import Times, check_gap, gap_of, is_date_column, is_time_column, times_of
 from coterie.data.world import OF_A_WORLD, World, check_name
+from coterie.extensions import provided
 from coterie.settings import UserError
 from coterie.settings.calls import public
 
@@ -60,6 +62,7 @@ def from_frame(
     objective: Objective | None = None,
     standardize: str | Constants = "none",
     standardize_target: str | bool | Constants = "none",
+    schema: Any = None,
     train: float = 0.8,
     validation: float = 0.1,
     seed: int = 0,
@@ -97,6 +100,10 @@ def from_frame(
             :func:`~coterie.data.scaling.standardized`.
         standardize_target: The same for the numbers to predict, see
             ``with_standardized_targets``; metrics and predictions stay in their unit.
+        schema: What the columns are, so that text, dates and missing values become features: the
+            path of a file that ``coterie schema`` has written, or its document as a mapping.
+            Constants, such as medians, are those of the training rows of all clients. None if the
+            features are numbers and booleans.
         train: Share of a client's rows to train on, or of its subjects.
         validation: Share of a client's rows, or subjects, for validation; the rest is for tests.
         seed: Seed of the splits.
@@ -123,7 +130,12 @@ def from_frame(
     """
     check_shares(train, validation, "share")
     earlier_facts = None if after is None else after.about
-    own_data = clients_of(
+    make_clients = clients_of
+    if schema is not None:
+        make_clients = partial(
+            provided("coterie.hooks", "table-schema").clients_of_frame, schema=schema
+        )
+    own_data = make_clients(
         frame, client, target, features, task, "the data frame", subject, order, gap, earlier_facts
     )
     world_fields = {"objective": objective or own_data.objective, **world}

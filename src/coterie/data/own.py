@@ -527,6 +527,9 @@ class OwnData:
         hints: See :class:`~coterie.data.world.World`.
         dtypes: The type of each column, if columns have names; see
             :class:`~coterie.data.schema.Schema`.
+        encode: Makes features of what the pools have as inputs, once the splits are known: its
+            constants are those of the training examples. Called with this object, the clients, and
+            the facts of the earlier world or None; returns both. None if inputs are features already.
     """
 
     pools: Mapping[str, Sequence[Pool | None]]
@@ -537,6 +540,13 @@ class OwnData:
     named: bool = True
     hints: Sequence[str] = ()
     dtypes: Sequence[str] = ()
+    encode: (
+        Callable[
+            [OwnData, dict[Client, ClientData], Mapping[str, Any] | None],
+            tuple[OwnData, dict[Client, ClientData]],
+        ]
+        | None
+    ) = None
 
     @property
     def schema(self) -> Schema:
@@ -601,9 +611,14 @@ class OwnData:
                 data_of_client, schema=schema, name=name if self.named else ""
             )
 
-        maker = self._factory(model) if isinstance(model, str) else model
+        # Columns of a table as it is become features, by constants of the training examples.
+        own_data = self
+        if self.encode is not None:
+            own_data, clients = self.encode(self, clients, None if after is None else after.about)
+
+        maker = own_data._factory(model) if isinstance(model, str) else model
         # Facts and hints that only the splits show.
-        about, test_hints = tested_by(self.about, self.pools, clients.values())
+        about, test_hints = tested_by(own_data.about, self.pools, clients.values())
         all_fields = {
             "objective": self.objective,
             "about": about,

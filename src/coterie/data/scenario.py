@@ -36,6 +36,7 @@ from coterie.data.shift import Shift, ShiftSettings, crop_and_flip, deal
 from coterie.data.splits import HoldOutSettings, Selections, Views, hold_out
 from coterie.data.world import ClientData, Drift, World, with_attacks
 from coterie.extensions import imported
+from coterie.files import expanded
 from coterie.models import nets
 from coterie.randomness import Purpose, numpy_generator, seeded
 from coterie.settings import (
@@ -372,7 +373,8 @@ class Scenario:
         """The world of clients that have their own data."""
         # Read the clients' own data, then hold out their validation and test examples.
         source = OWN_SOURCES[self.dataset.name]
-        path = datasets.resolve(folder, self.dataset.name, file=source.is_file)
+        is_folder = self.dataset.takes_folder and folder is not None and expanded(folder).is_dir()
+        path = datasets.resolve(folder, self.dataset.name, file=source.is_file and not is_folder)
         data = source.read(path, self.dataset, nets.takes_tokens(self.model))
         return data.world(
             self.model,

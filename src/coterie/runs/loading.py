@@ -172,6 +172,7 @@ def read_document(folder: Path) -> dict[str, Any]:
                 raise TypeError(f"{entry_name!r} has the wrong type")
         entries["combine"] = document.get("combine", mean_probability.__name__)
         entries["target_scale"] = document.get("target_scale")
+        entries["data"] = document.get("data") or {}
         if entries["target_scale"] is not None and not sound(entries["target_scale"]):
             raise ValueError("'target_scale' has no means and deviations")
         # Entries that exports of earlier versions do not have.

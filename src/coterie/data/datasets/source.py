@@ -32,6 +32,8 @@ class DatasetSettings(ScenarioPart):
     main: ClassVar[str] = "name"
     has_targets: ClassVar[bool] = False
     """Whether the targets can be numbers, which can be standardized."""
+    takes_folder: ClassVar[bool] = False
+    """Whether data that are one file may also be a folder."""
 
     name: str = setting(
         "digits",

@@ -9,7 +9,7 @@ import csv
 import io
 import os
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -32,6 +32,7 @@ from coterie.data.frames import (
 from coterie.data.own import OwnData
 from coterie.data.tasks import TASKS
 from coterie.data.times import check_gap, is_date_column
+from coterie.extensions import provided
 from coterie.files import check_unpacked, reason
 from coterie.settings import SettingError, UserError, setting
 
@@ -82,6 +83,11 @@ class TableSettings(DatasetSettings):
         "classification or regression; auto: by the type of the target",
         choices=TASKS,
     )
+    schema: str | None = setting(
+        None,
+        "file of what the columns are, from coterie schema: text, dates and missing values become "
+        "features; the data may be a folder of one file per client; none: numbers alone",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,6 +97,11 @@ class TableSettings(DatasetSettings):
                 f"Scenario.gap {self.gap} needs Scenario.order, a column by which rows are early "
                 "or late (table)"
             )
+
+    @property
+    def takes_folder(self) -> bool:
+        """Whether the data may be a folder with a file per client: a schema makes these alike."""
+        return self.schema is not None
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -104,7 +115,7 @@ def clients_of_table(path: Path, options: TableSettings, takes_tokens: bool = Fa
     The last table stays in memory, and is read again only if the file has changed.
 
     Args:
-        path: A .csv or .parquet file.
+        path: A .csv or .parquet file; with a schema also a folder of them, one per client.
         options: The columns, see :func:`~coterie.data.frames.from_frame`.
         takes_tokens: Not used: the columns are features.
 
@@ -116,6 +127,9 @@ def clients_of_table(path: Path, options: TableSettings, takes_tokens: bool = Fa
             :func:`~coterie.data.frames.from_frame`.
     """
     del takes_tokens
+    if options.schema is not None:
+        own_data: OwnData = provided("coterie.hooks", "table-schema").clients_of_path(path, options)
+        return own_data
     if ending(path) not in TABLE_ENDINGS:
         raise UserError(
             f"{path} must be a table, with a name that ends in .csv, .csv.gz or .parquet"
@@ -194,6 +208,33 @@ def _clients(path: Path, file_stamp: tuple[int, int], options: TableSettings) ->
     return replace(own_data, hints=hints)
 
 
+def read_texts(path: Path) -> Mapping[str, Sequence[Any]]:
+    """Read all columns of a table, with missing values: for a table schema, which says what they are.
+
+    Args:
+        path: A .csv or .parquet file.
+
+    Returns:
+        Column -> its values: of a CSV file texts, as they are in the file.
+
+    Raises:
+        UserError: The file cannot be read, has no rows, or has two columns with one name.
+    """
+    if ending(path) == ".parquet":
+        column_names, read_columns, _ = _parquet(path)
+        return read_columns(column_names)
+    content, delimiter, column_names = _opened_csv(path)
+    if len(set(column_names)) < len(column_names):
+        raise UserError(f"{path} has two columns with one name (columns: {listed(column_names)})")
+    texts: dict[str, list[str]] = {name: [] for name in column_names}
+    for block in _blocks(path, content, delimiter, column_names):
+        for column_name, fields in block.items():
+            texts[column_name] += fields
+    if not texts[column_names[0]]:
+        raise UserError(f"{path} has no rows below the names of its columns")
+    return texts
+
+
 def _date_hints(first_values: Columns) -> list[str]:
     """A hint about the first of some columns that has dates; none if no column has."""
     for column_name, column_start in first_values.items():
@@ -233,8 +274,8 @@ _BOOLEAN = re.compile(r"true|false", re.IGNORECASE)
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
-def _csv(path: Path, text_columns: Collection[str | None]) -> tuple[list[str], Read, Read]:
-    """The names of a CSV file's columns, and the functions that read it, or their start."""
+def _opened_csv(path: Path) -> tuple[bytes, str, list[str]]:
+    """The content of a CSV file, its delimiter, and the names of its columns."""
     # The whole file, unpacked, is in memory; rows are parsed from it block by block.
     content = readers.content(path)
     if not content.strip():
@@ -251,6 +292,12 @@ def _csv(path: Path, text_columns: Collection[str | None]) -> tuple[list[str], R
             f"{path}: column {column_names.index('') + 1} has no name; name it, or, if it has row numbers, "
             "write the file without them (index=False in pandas)"
         )
+    return content, delimiter, column_names
+
+
+def _csv(path: Path, text_columns: Collection[str | None]) -> tuple[list[str], Read, Read]:
+    """The names of a CSV file's columns, and the functions that read it, or their start."""
+    content, delimiter, column_names = _opened_csv(path)
     blocks = partial(_blocks, path, content, delimiter)
 
     def read(columns: list[str]) -> Columns:

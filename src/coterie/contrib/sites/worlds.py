@@ -1,0 +1,340 @@
+"""The clients of a run over a table as it is: the hook ``table-schema`` of :mod:`coterie.extensions`.
+
+The core divides rows among clients and splits as always: it gets the numbers of the rows in place of
+features. Then :func:`_with_features` agrees on the constants, from the **training** rows alone, and
+replaces the numbers by the features of the rows. So no constant depends on a row that is held out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from coterie.contrib.sites import agreement
+from coterie.contrib.sites.cells import Cells, Table, of_file, of_files, of_frame
+from coterie.contrib.sites.columns import (
+    DATE_ORIGIN,
+    BooleanColumn,
+    CategoryColumn,
+    DateColumn,
+    IgnoredColumn,
+    NumberColumn,
+)
+from coterie.contrib.sites.table_schema import TableSchema, check_has_columns
+from coterie.core import Client
+from coterie.data.columns import check_columns, listed
+from coterie.data.datasets.table import TableSettings, is_table_file
+from coterie.data.frames import clients_of, looks_like_time
+from coterie.data.own import OwnData
+from coterie.data.world import ClientData, Split
+from coterie.settings import SettingError, UserError
+
+FACT = "table_schema"
+"""Entry of ``World.about``, and so of ``run.toml`` and an export's ``models.json``: the schema with constants."""
+
+ROW = "row"
+"""The only feature until the splits are known: the number of the row."""
+
+SITE = "site"
+"""Column that names the client of each row, where each client has a file and nobody names the column."""
+
+
+def clients_of_path(path: Path, options: TableSettings) -> OwnData:
+    """Make the clients of a file, or of a folder with a file per client.
+
+    Args:
+        path: The file or the folder.
+        options: The columns of the scenario; what they leave open is taken from the schema.
+
+    Raises:
+        UserError: The file, the schema or a column is not valid.
+    """
+    assert options.schema is not None
+    schema = TableSchema.from_file(_schema_path(options.schema, path))
+    client = options.client or schema.client
+    if path.is_dir():
+        table_paths = sorted(filter(is_table_file, path.iterdir()))
+        if not table_paths:
+            raise UserError(f"{path} holds no table: no .csv, .csv.gz or .parquet file")
+        client = client or SITE
+        table = of_files(table_paths, site_column=client)
+    else:
+        table = of_file(path)
+    targets = options.targets or schema.target
+    for setting_name, columns_of_role in (("client", client), ("target", targets)):
+        if not columns_of_role:
+            raise SettingError(
+                f"Scenario.{setting_name} must name a column of {path}, which has {listed(list(table))}"
+            )
+    return _clients(
+        table,
+        schema,
+        client,
+        targets,
+        options.columns or None,
+        options.task,
+        str(path),
+        options.subject or schema.subject or None,
+        options.order or schema.order or None,
+        options.gap,
+    )
+
+
+def _schema_path(schema: str, data_path: Path) -> Path:
+    """The file of a schema; one that is not in the current folder may lie beside the data."""
+    path = Path(schema).expanduser()
+    beside_data = (data_path if data_path.is_dir() else data_path.parent) / path
+    return beside_data if not path.exists() and beside_data.exists() else path
+
+
+def clients_of_frame(
+    frame: Any,
+    client: Any,
+    target: Any,
+    features: Sequence[Any] | None,
+    task: str,
+    context: str,
+    subject: Any,
+    order: Any,
+    gap: Any,
+    earlier_facts: Mapping[str, Any] | None,
+    *,
+    schema: Any,
+) -> OwnData:
+    """Make the clients of a data frame; arguments as for :func:`coterie.from_frame`."""
+    if isinstance(schema, str | Path):
+        schema = TableSchema.from_file(schema)
+    elif not isinstance(schema, TableSchema):
+        schema = TableSchema.of(schema, "schema")
+    targets = [target] if not isinstance(target, list | tuple) else list(target)
+    # Times may also be an array, which is no column.
+    is_column = order is None or isinstance(order, str) or not hasattr(order, "__len__")
+    return _clients(
+        of_frame(frame, context),
+        schema,
+        str(client),
+        [str(name) for name in targets],
+        None if features is None else [str(name) for name in features],
+        task,
+        context,
+        None if subject is None else str(subject),
+        str(order) if is_column and order is not None else order,
+        gap,
+        earlier_facts,
+    )
+
+
+def features_of_rows(rows: Any, schema: TableSchema | Mapping[str, Any]) -> np.ndarray:
+    """Return the features of raw rows by a schema with constants.
+
+    Args:
+        rows: A data frame, a mapping from columns to lists, or the path of a table.
+        schema: The schema, or the entry :data:`FACT` of a run's facts.
+
+    Returns:
+        The features ``(N, d)`` float32, before they are standardized.
+
+    Raises:
+        UserError: The rows do not fit the schema.
+    """
+    if not isinstance(schema, TableSchema):
+        schema = TableSchema.of(schema, FACT)
+    if isinstance(rows, str | Path):
+        table, context = of_file(Path(rows)), str(rows)
+    else:
+        table, context = of_frame(rows, "the data frame"), "the data frame"
+    return schema.encoded(table, context)
+
+
+def _clients(
+    table: Table,
+    schema: TableSchema,
+    client: str,
+    targets: Sequence[str],
+    features: Sequence[str] | None,
+    task: str,
+    context: str,
+    subject: str | None,
+    order: Any,
+    gap: Any,
+    earlier_facts: Mapping[str, Any] | None = None,
+) -> OwnData:
+    """The clients of a table, whose features are made once the splits are known."""
+    # The columns with a role, and those of the features.
+    order_column = order if isinstance(order, str) else None
+    roles = [client, *targets, *([subject] if subject else [])]
+    used_schema = schema.only(features) if features is not None else schema
+    without = roles if features is not None else [*roles, *([order_column] if order_column else [])]
+    feature_schema = schema.only(used_schema.feature_columns(without))
+    if features is not None:
+        check_has_columns(dict.fromkeys(schema.columns), features, "the table schema")
+    if not feature_schema.columns:
+        raise UserError(
+            f"the table schema leaves no feature for {context}: all columns are ignored"
+        )
+    feature_schema.check(table, context)
+    check_columns(list(table), roles, list(feature_schema.columns), context)
+    if order_column is not None:
+        check_has_columns(table, [order_column], context)
+
+    # A row without a target teaches nothing, and tests nothing.
+    marks = schema.marks
+    lacks_target = np.zeros(len(table[client]), bool)
+    for name in targets:
+        column = schema.columns.get(name) or IgnoredColumn()
+        lacks_target |= column.is_missing(table[name], marks)[table[name].text_of_row]
+    kept_rows = np.flatnonzero(~lacks_target)
+    if not len(kept_rows):
+        raise UserError(f"{context}: no row has a value of the target {listed(list(targets))}")
+    kept_table = {name: cells.at(kept_rows) for name, cells in table.items()}
+    hints = []
+    if lacks_target.any():
+        hints.append(
+            f"{int(lacks_target.sum()):,} of {len(lacks_target):,} rows have no value of the target "
+            f"{listed(list(targets))}: they are left out"
+        )
+
+    # The core divides the numbers of the rows.
+    row_frame: dict[str, Any] = {f"{ROW} of {client}": np.arange(len(kept_rows))}
+    row_column = next(iter(row_frame))
+    for name in (client, subject):
+        if name is not None:
+            row_frame[name] = np.array(kept_table[name].row_texts(), object)
+    for name in targets:
+        row_frame[name] = _typed(kept_table[name], schema, name, context)
+    if order_column is not None:
+        row_frame[order_column] = _typed(kept_table[order_column], schema, order_column, context)
+    elif order is not None:
+        order = np.asarray(order)[kept_rows]
+    if earlier_facts is not None:
+        earlier_facts = {**earlier_facts, "features": [row_column]}
+    own_data = clients_of(
+        row_frame,
+        client,
+        list(targets),
+        [row_column],
+        task,
+        context,
+        subject,
+        order,
+        gap,
+        earlier_facts,
+    )
+    hints += own_data.hints
+    if order is None:
+        dates = [
+            n for n, column in feature_schema.columns.items() if isinstance(column, DateColumn)
+        ]
+        hints += [looks_like_time(name) for name in dates[:1]]
+    encode = partial(_with_features, table=kept_table, schema=feature_schema, context=context)
+    return replace(own_data, hints=hints, encode=encode)
+
+
+def _typed(cells: Cells, schema: TableSchema, name: str, context: str) -> np.ndarray:
+    """A target or an order ``(N,)`` as the core reads it: numbers, dates, booleans or texts; missing values are None or NaN."""
+    column = schema.columns.get(name)
+    is_missing_text = (column or IgnoredColumn()).is_missing(cells, schema.marks)
+    of_text: list[Any] = [
+        None if missing else text
+        for text, missing in zip(cells.texts, is_missing_text, strict=True)
+    ]
+    match column:
+        case NumberColumn():
+            numbers = column.values(cells, is_missing_text, name, context)
+            # As in files of numbers: 3.0 is a number to predict, and 3 may be a class.
+            has_decimals = any(column.decimal in text for text in cells.texts)
+            are_whole = not has_decimals and bool((numbers == np.round(numbers)).all())
+            typed = numbers.astype(np.int64) if are_whole else numbers
+            return typed[cells.text_of_row]
+        case DateColumn():
+            seconds = column.values(cells, is_missing_text, name, context)
+            of_text = [
+                None if np.isnan(second) else DATE_ORIGIN + timedelta(seconds=second)
+                for second in seconds.tolist()
+            ]
+        case BooleanColumn():
+            # One spelling of each class.
+            spelled = {True: column.true[0], False: column.false[0]}
+            truths = column.values(cells, is_missing_text, name, context).tolist()
+            of_text = [None if truth != truth else spelled[truth == 1.0] for truth in truths]
+        case CategoryColumn():
+            level_of_key = {column.key(level): level for level in column.levels}
+            of_text = [text and level_of_key.get(column.key(text), text) for text in of_text]
+    return np.array(of_text, object)[cells.text_of_row]
+
+
+def _with_features(
+    own_data: OwnData,
+    clients: dict[Client, ClientData],
+    earlier_facts: Mapping[str, Any] | None,
+    *,
+    table: Table,
+    schema: TableSchema,
+    context: str,
+) -> tuple[OwnData, dict[Client, ClientData]]:
+    """Clients with the features of their rows in place of the rows' numbers, see :attr:`OwnData.encode`."""
+    constant_schema = _agreed(schema, table, clients.values(), earlier_facts, context)
+    features = torch.from_numpy(constant_schema.encoded(table, context))
+    about = {
+        **own_data.about,
+        "features": constant_schema.features,
+        FACT: constant_schema.document(),
+    }
+    encoded_data = replace(
+        own_data,
+        shape=(features.shape[1],),
+        about=about,
+        dtypes=["number"] * features.shape[1],
+        encode=None,
+    )
+    # The splits of a client have one pool.
+    features_of_pool: dict[int, torch.Tensor] = {}
+
+    def with_features(split: Split) -> Split:
+        pool = split.inputs
+        if id(pool) not in features_of_pool:
+            features_of_pool[id(pool)] = features[pool[:, 0].long()]
+        return replace(split, inputs=features_of_pool[id(pool)])
+
+    encoded_clients = {}
+    for client, client_data in clients.items():
+        encoded_clients[client] = replace(
+            client_data,
+            train=with_features(client_data.train),
+            validation=with_features(client_data.validation),
+            test=with_features(client_data.test),
+            schema=encoded_data.schema,
+        )
+    return encoded_data, encoded_clients
+
+
+def _agreed(
+    schema: TableSchema,
+    table: Table,
+    clients: Iterable[ClientData],
+    earlier_facts: Mapping[str, Any] | None,
+    context: str,
+) -> TableSchema:
+    """The schema with the constants of the clients' training rows, or with those of an earlier world."""
+    if earlier_facts is not None and FACT in earlier_facts:
+        earlier_schema = TableSchema.of(earlier_facts[FACT], "the earlier world")
+        if set(earlier_schema.columns) != set(schema.columns):
+            raise UserError(
+                "the table schema must have the columns of the earlier world, "
+                f"{listed(list(earlier_schema.columns))}, got {listed(list(schema.columns))}"
+            )
+        return earlier_schema
+    asked_clients = []
+    for client_data in clients:
+        train = client_data.train
+        train_rows = train.inputs[train.index][:, 0].long().numpy()
+        train_table = {name: table[name].at(train_rows) for name in schema.columns}
+        asked_clients.append(agreement.Client(schema, train_table, context))
+    return agreement.agreed(schema, agreement.summed(asked_clients))
