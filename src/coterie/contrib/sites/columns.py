@@ -315,7 +315,10 @@ class DateColumn(MeasuredColumn):
     ) -> np.ndarray:
         text_seconds = self.values(cells, is_missing_text, name, context)
         are_missing = np.isnan(text_seconds)
-        text_seconds = np.where(are_missing, _seconds(str(self.fill)), text_seconds)
+        fill_seconds = _seconds(str(self.fill))
+        # Encoding needs constants, and so the fill is a date.
+        assert fill_seconds is not None
+        text_seconds = np.where(are_missing, fill_seconds, text_seconds)
         features = []
         for part in self.parts:
             if part == "years":

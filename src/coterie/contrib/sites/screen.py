@@ -50,8 +50,8 @@ def screen(proposal: Proposal) -> Group:
             str(features or ""),
         )
     parts.append(table)
-    features = proposal.schema.features
-    parts.append(f"\n{count(proposal.rows, 'row')}, at most {count(len(features), 'feature')}")
+    all_features = proposal.schema.features
+    parts.append(f"\n{count(proposal.rows, 'row')}, at most {count(len(all_features), 'feature')}")
     return Group(*parts)
 
 

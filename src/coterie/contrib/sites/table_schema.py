@@ -247,7 +247,7 @@ class TableSchema:
         return cls.of(document, f"the table schema {path}")
 
 
-def check_has_columns(table: Table, names: Iterable[str], context: str) -> None:
+def check_has_columns(table: Mapping[str, Any], names: Iterable[str], context: str) -> None:
     """Raise :class:`~coterie.settings.UserError` if a table lacks some columns."""
     lacking = [name for name in names if name not in table]
     if lacking:

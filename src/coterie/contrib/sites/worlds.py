@@ -174,7 +174,7 @@ def _clients(
     without = roles if features is not None else [*roles, *([order_column] if order_column else [])]
     feature_schema = schema.only(used_schema.feature_columns(without))
     if features is not None:
-        check_has_columns(dict.fromkeys(schema.columns), features, "the table schema")
+        check_has_columns(schema.columns, features, "the table schema")
     if not feature_schema.columns:
         raise UserError(
             f"the table schema leaves no feature for {context}: all columns are ignored"
@@ -204,9 +204,9 @@ def _clients(
     # The core divides the numbers of the rows.
     row_frame: dict[str, Any] = {f"{ROW} of {client}": np.arange(len(kept_rows))}
     row_column = next(iter(row_frame))
-    for name in (client, subject):
-        if name is not None:
-            row_frame[name] = np.array(kept_table[name].row_texts(), object)
+    for role_name in (client, subject):
+        if role_name is not None:
+            row_frame[role_name] = np.array(kept_table[role_name].row_texts(), object)
     for name in targets:
         row_frame[name] = _typed(kept_table[name], schema, name, context)
     if order_column is not None:

@@ -32,14 +32,17 @@ class DatasetSettings(ScenarioPart):
     main: ClassVar[str] = "name"
     has_targets: ClassVar[bool] = False
     """Whether the targets can be numbers, which can be standardized."""
-    takes_folder: ClassVar[bool] = False
-    """Whether data that are one file may also be a folder."""
 
     name: str = setting(
         "digits",
         "name of the data set, hub:NAME, NAME of a NAME.npz, or your own: folder (a file per "
         "client), table (rows name the client) or images (a folder per client)",
     )
+
+    @property
+    def takes_folder(self) -> bool:
+        """Whether data that are one file may also be a folder."""
+        return False
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import csv
 import io
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -208,14 +208,15 @@ def _clients(path: Path, file_stamp: tuple[int, int], options: TableSettings) ->
     return replace(own_data, hints=hints)
 
 
-def read_texts(path: Path) -> Mapping[str, Sequence[Any]]:
+def read_texts(path: Path) -> Mapping[str, Any]:
     """Read all columns of a table, with missing values: for a table schema, which says what they are.
 
     Args:
         path: A .csv or .parquet file.
 
     Returns:
-        Column -> its values: of a CSV file texts, as they are in the file.
+        Column -> its values: of a CSV file a list of texts, as they are in the file; of a Parquet
+        file an array.
 
     Raises:
         UserError: The file cannot be read, has no rows, or has two columns with one name.
