@@ -21,6 +21,7 @@ from torch import Tensor
 
 from coterie.data import readers
 from coterie.data.target_scale import sound
+from coterie.extensions import provided
 from coterie.records.codec import DamagedError
 from coterie.runs.site_moments import CLASSES
 from coterie.settings import UserError, brief, known_list, nearest
@@ -141,6 +142,28 @@ def _table(
             raise UserError(
                 f"{path} has no column {label!r}{nearest(label, header)}{known_list(header)}"
             )
+    if "table_schema" in about_data:
+        # Text, dates and missing values become features by the constants of the run.
+        schema_hook = provided("coterie.hooks", "table-schema")
+        inputs = schema_hook.features_of_rows(path, about_data["table_schema"])
+    else:
+        inputs = _numbers_of_columns(path, header, table_rows, about_data, document, labels)
+    if labels is None:
+        return inputs, None
+    label_positions = [header.index(label) for label in labels]
+    label_values = [[line[position].strip() for position in label_positions] for line in table_rows]
+    return inputs, np.array(label_values, dtype=object).reshape(len(table_rows), len(labels))
+
+
+def _numbers_of_columns(
+    path: Path,
+    header: Sequence[str],
+    table_rows: Sequence[Sequence[str]],
+    about_data: Mapping[str, Any],
+    document: Mapping[str, Any],
+    labels: Sequence[str] | None,
+) -> np.ndarray:
+    """The inputs ``(n, columns)`` of a table whose features are numbers already."""
     features = about_data.get("features")
     if isinstance(features, list):
         missing = [feature for feature in features if feature not in header]
@@ -171,11 +194,7 @@ def _table(
             inputs[row_number, column_number] = _number_in(
                 line[position], path, row_number + 2, columns[column_number]
             )
-    if labels is None:
-        return inputs, None
-    label_positions = [header.index(label) for label in labels]
-    label_values = [[line[position].strip() for position in label_positions] for line in table_rows]
-    return inputs, np.array(label_values, dtype=object).reshape(len(table_rows), len(labels))
+    return inputs
 
 
 def _number_in(cell: str, path: Path, row: int, column: str) -> float:

@@ -192,6 +192,13 @@ def test_a_run_is_recorded_exported_and_predicts_raw_rows(
         "ill" if row[0] >= row[1] else "well" for row in expected
     ]
 
+    # The command reads the same rows; its probabilities are calibrated, its classes are the same.
+    by_command = coterie.predict(models, data, "north")
+    assert by_command.classes == predicted["prediction"].tolist()
+    frame.drop(columns="age").to_csv(tmp_path / "lacking.csv", index=False)
+    assert main(["predict", str(models), str(tmp_path / "lacking.csv"), "--client", "north"]) == 2
+    assert "lacks the column age of the table schema" in capsys.readouterr().err
+
     # A level that nobody knew is the other one; a lacking column is one sentence.
     unknown = frame.assign(smoker="vape")
     other = about["features"].index("smoker = (other)")
