@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from coterie.runs.folders import begin as begin
     from coterie.runs.folders import reopen as reopen
     from coterie.runs.loading import load as load
+    from coterie.runs.onnx_files import to_onnx as to_onnx
     from coterie.runs.placing import Placement as Placement
     from coterie.runs.placing import place as place
     from coterie.runs.predicting import Predictions as Predictions
@@ -103,6 +104,7 @@ _MODULE_OF_NAME = {
     "save": "runs.export",
     "suggest": "contrib.suggest.suggesting",
     "summary": "report.summary",
+    "to_onnx": "runs.onnx_files",
     "tune": "contrib.tune.tuning",
     "whole": "data.world",
     "write_report": "report.page",

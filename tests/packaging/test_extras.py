@@ -76,7 +76,7 @@ HOME = {
     "contrib/tracking/": "track", "report/figures/": "report", "notebook/": "notebook",
     "contrib/ray/": "ray",
     "data/datasets/hub.py": "hub", "data/datasets/table.py": "tables", "data/datasets/images.py": "images",
-    "boundary/privacy.py": "dp",
+    "boundary/privacy.py": "dp", "runs/onnx_files.py": "onnx",
 }  # fmt: skip
 """Where an extra is used -> its name."""
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -423,3 +424,27 @@ def test_unseen_sites_are_placed_without_labels_where_inputs_differ(tmp_path: Pa
     assert chance < 0.95
     np.savez(tmp_path / "noise.npz", x=np.random.default_rng(0).random((30, 1, 8, 8)))
     assert coterie.place(tmp_path / "first", tmp_path / "noise.npz").best is None
+
+
+@pytest.mark.slow
+def test_an_onnx_file_predicts_what_the_export_predicts(export: Path, tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    file = coterie.to_onnx(export, tmp_path / "site.onnx", client="F")
+    columns = table(30, True, 9)
+    write_csv(tmp_path / "new.csv", columns)
+    expected = coterie.predict(export, tmp_path / "new.csv", client="F").values
+    names = json.loads((export / "models.json").read_text())["data"]["features"]
+    values = np.stack([columns[name] for name in names], 1).astype(np.float32)
+    session = runtime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    (probabilities,) = session.run(None, {"inputs": values})
+    assert probabilities == pytest.approx(expected, abs=1e-5)
+
+
+def test_without_onnx_one_sentence_says_what_to_install(
+    export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(UserError, match=r"to_onnx needs pip install 'coterie\[onnx\]'"):
+        coterie.to_onnx(export, tmp_path / "site.onnx")
+    assert not list(tmp_path.iterdir())

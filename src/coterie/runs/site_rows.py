@@ -89,7 +89,7 @@ def read_rows(
         raise UserError(f"{path} must be a .csv, .csv.gz, .npz or .npy file")
     if not len(inputs):
         raise UserError(f"{path} has no rows")
-    tensor = _scaled(_shaped(inputs, path, document), about_data)
+    tensor = scaled(_shaped(inputs, path, document), about_data)
     if label_values is None:
         return SiteRows(tensor, None, torch.arange(0))
     if len(label_values) != len(inputs):
@@ -246,8 +246,16 @@ def _shaped(inputs: np.ndarray, path: Path, document: Mapping[str, Any]) -> Tens
     return tensor.reshape(len(inputs), *wanted)
 
 
-def _scaled(inputs: Tensor, about_data: Mapping[str, Any]) -> Tensor:
-    """The inputs by the constants of the clients' inputs, one per column or channel."""
+def scaled(inputs: Tensor, about_data: Mapping[str, Any]) -> Tensor:
+    """Return inputs ``(n, ...)`` scaled by the constants of the clients' inputs, one per column or channel.
+
+    Args:
+        inputs: As they are measured.
+        about_data: Facts about the clients' data, with ``means`` and ``deviations``, or without.
+
+    Raises:
+        DamagedError: The constants do not fit the inputs.
+    """
     if "means" not in about_data:
         return inputs
     constants = {"means": about_data["means"], "deviations": about_data.get("deviations")}
