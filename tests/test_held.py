@@ -110,7 +110,12 @@ def test_within_a_part_are_its_own_names() -> None:
 
 def test_losses_of_all_parts_are_of_the_same_examples() -> None:
     rows = np.arange(8.0).reshape(2, 4)
-    held = held_losses({"a": {3: rows}, "b": {3: rows[:1], 5: rows[1:]}})
+    one_model = Task(offered=(0,), holdout=Holdout(report_losses=True))
+    tasks = {
+        "a": {3: replace(one_model, personal=Personal())},
+        "b": {3: one_model, 5: one_model},
+    }
+    held = held_losses({"a": {3: rows}, "b": {3: rows[:1], 5: rows[1:]}}, tasks)
     assert held[3].models == (("a", 0), ("a", 1), ("b", 0))
     assert held[3].difference(("a", 0), ("b", 0)) == (0.0, 0.0)
     assert held[5].models == (("b", 0),)
@@ -177,7 +182,11 @@ def test_a_reply_refused_in_one_part_counts_in_the_others() -> None:
         "a": Replies(clients=(0, 1), examples=np.array([5, 7]), ends_round=True),
         "b": Replies(clients=(1,), examples=np.array([7]), refused={0: "its update has a NaN"}),
     }
-    held = held_losses({"a": {0: np.ones((1, 2)), 1: np.ones((1, 2))}, "b": {1: np.ones((1, 2))}})
+    task = Task(offered=(0,), holdout=Holdout(report_losses=True))
+    held = held_losses(
+        {"a": {0: np.ones((1, 2)), 1: np.ones((1, 2))}, "b": {1: np.ones((1, 2))}},
+        {"a": {0: task, 1: task}, "b": {1: task}},
+    )
     both = together(plan, replies, held)
     assert both.clients == (0, 1)
     assert both.examples.tolist() == [5, 7]

@@ -22,9 +22,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     spec = {
         "scenario": "digits/label-permutation",
         "methods": [method],
-        "rounds": 8,
+        "rounds": 12,
         "workers": 1,
-        "eval_every": 8,
+        "eval_every": 12,
     }
     (one,) = coterie.begin(make(spec), folder / "runs").finish()
     return Path(one.folder)
@@ -65,16 +65,17 @@ def test_the_lead_has_its_numbers_and_how_its_groups_were_found(run: Path) -> No
 
 
 def test_what_was_chosen_when_on_which_numbers_and_at_which_cost(run: Path) -> None:
-    local, drop, tune, *_ = explain(run)["choices"]
+    local, drop, tune, neighbours = explain(run)["choices"]
     assert local["text"].startswith("clients stop training local models (independent)")
-    assert (local["round"], drop["kind"], drop["round"]) == (4, "drop", 7)
+    assert (local["round"], drop["kind"], drop["round"]) == (4, "drop", 9)
     assert drop["text"].startswith(
         "clients stop training one model (fedavg): held-out loss with it is higher by"
     )
-    assert drop["numbers"]["models trained for it"] == 80.0  # alone in rounds 4 to 7
-    assert drop["numbers"]["share of the models trained"] == pytest.approx(80 / (80 + 140 + 80))
-    assert "at most 27% of the models that clients have trained were for it" in drop["text"]
-    assert tune["kind"] == "tune"
+    assert drop["numbers"]["models trained for it"] == 120.0  # alone in rounds 4 to 9
+    assert drop["numbers"]["share of the models trained"] == pytest.approx(120 / (120 + 180 + 80))
+    assert "at most 32% of the models that clients have trained were for it" in drop["text"]
+    assert tune["text"].startswith("groups (split-half): personal models are better for")
+    assert neighbours["text"].startswith("groups (split-half): nearest training examples help")
 
 
 def test_a_client_is_told_which_model_serves_it(run: Path) -> None:
