@@ -67,10 +67,10 @@ def test_each_candidate_has_its_last_difference_and_its_end() -> None:
     found = shown([[standing(1, **both), lead(1, **both), local], [standing(2, **later)]])
     assert (found.in_use, found.lead_rounds, found.is_local) == ("groups (split-half)", [1], False)
     one_model, alone = found.compared
-    assert (one_model.other, one_model.gain, one_model.error) == ("one model (fedavg)", 0.02, 0.04)
+    assert (one_model.rival, one_model.gain, one_model.error) == ("one model (fedavg)", 0.02, 0.04)
     assert (one_model.round, one_model.end, one_model.num_examples) == (2, "", 180)
     # The loss of the groups less that of local models is -0.5: groups are better by 0.5.
-    assert (alone.other, alone.gain, alone.round) == ("local models (independent)", 0.5, 1)
+    assert (alone.rival, alone.gain, alone.round) == ("local models (independent)", 0.5, 1)
     assert (alone.end, alone.is_decided) == ("evidence", True)
     assert found.open_comparisons == [one_model]
 
@@ -100,7 +100,7 @@ def test_candidates_that_differ_from_a_third_one_alone_have_the_same_models() ->
     pairs = {"fedavg__independent": (-0.8, 0.1), "split_half__independent": (-0.8, 0.1)}
     found = shown([[standing(1, **pairs), drop("held_out_loss", -0.8, **pairs)], []])
     assert found.same_models == ["groups (split-half)"]
-    assert [(each.other, each.gain) for each in found.compared] == [("local models (independent)", 0.8)]  # fmt: skip
+    assert [(each.rival, each.gain) for each in found.compared] == [("local models (independent)", 0.8)]  # fmt: skip
 
 
 def test_rounds_to_the_end_are_those_at_the_rate_of_the_reports() -> None:

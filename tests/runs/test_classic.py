@@ -82,7 +82,7 @@ def rows_of(world: coterie.World, clients: Sequence[int], seed: int) -> tuple[Ta
         train = world.clients[client].train
         division = taken_out(train, 0.2, (seed, Purpose.HOLDOUT, client))
         assert division is not None
-        for part, split in zip(parts, (train, division.remaining, division.taken), strict=True):
+        for part, split in zip(parts, (train, division.remaining, division.held_out), strict=True):
             part.append(split)
     tables = []
     for part in parts:

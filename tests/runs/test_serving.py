@@ -23,7 +23,7 @@ from coterie.runs.loading import read_document
 from coterie.runs.model_cards import mean_interval, wilson_interval
 from coterie.runs.run import Run
 from coterie.runs.served_facts import constant_losses
-from coterie.runs.site_moments import CLASSES, LABELS, fitted_description, with_spread
+from coterie.runs.site_moments import CLASS_LOGITS, LABEL_LOGITS, fitted_description, with_spread
 from coterie.settings import UserError
 
 # ----------------------------------------------------------------------------------------------------
@@ -34,11 +34,11 @@ from coterie.settings import UserError
 def test_the_temperature_undoes_overconfidence() -> None:
     logits = torch.randn(4000, 3)
     classes = torch.multinomial(logits.softmax(1), 1)[:, 0]
-    assert best_temperature(CLASSES, 3 * logits, classes) == pytest.approx(3, rel=0.1)
+    assert best_temperature(CLASS_LOGITS, 3 * logits, classes) == pytest.approx(3, rel=0.1)
     labels = torch.bernoulli(logits.sigmoid())
-    assert best_temperature(LABELS, 2 * logits, labels) == pytest.approx(2, rel=0.1)
-    before = calibration_error(CLASSES, 3 * logits, classes, 1)
-    assert calibration_error(CLASSES, 3 * logits, classes, 3) < 0.3 * before
+    assert best_temperature(LABEL_LOGITS, 2 * logits, labels) == pytest.approx(2, rel=0.1)
+    before = calibration_error(CLASS_LOGITS, 3 * logits, classes, 1)
+    assert calibration_error(CLASS_LOGITS, 3 * logits, classes, 3) < 0.3 * before
 
 
 @seeded(1)
@@ -52,7 +52,7 @@ def test_the_calibration_error_is_that_of_its_definition() -> None:
         if in_bin.any():
             right = (predictions == classes)[in_bin].double().mean()
             expected += float(in_bin.sum() / 50 * (right - probabilities[in_bin].mean()).abs())
-    assert calibration_error(CLASSES, logits, classes, 1) == pytest.approx(expected)
+    assert calibration_error(CLASS_LOGITS, logits, classes, 1) == pytest.approx(expected)
 
 
 def test_intervals_of_scores() -> None:

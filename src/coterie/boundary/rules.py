@@ -142,7 +142,7 @@ class Boundary:
         if self.noise and unprotected.intersection(needs.features):
             raise self._measured(method.name)
         if self.masks and set(STATISTICS).intersection(needs.features):
-            raise self._told(method.name)
+            raise self._asks_for_statistics(method.name)
         if self.masks and not needs.sums_only:
             raise SettingError(
                 f"Boundary.masks must be false for {method.name}, got true: it needs the update, the losses or the choice "
@@ -196,7 +196,7 @@ class Boundary:
         if self.noise and not all(self.covers(task, plan.private.hides_choices) for task in tasks):
             raise self._measured(name)
         if self.masks and any(task.statistics for task in tasks):
-            raise self._told(name)
+            raise self._asks_for_statistics(name)
         # A map of the whole row hides where a layer is.
         if self.rotation in WHOLE_ROW:
             all_layers = set(layout.columns)
@@ -230,7 +230,7 @@ class Boundary:
             "clients would send losses or statistics of their data, or choices based on them, without noise"
         )
 
-    def _told(self, method_name: str) -> SettingError:
+    def _asks_for_statistics(self, method_name: str) -> SettingError:
         return SettingError(
             f"Boundary.masks must be false for {method_name}, got true: it asks each client for statistics of its data"
         )

@@ -259,7 +259,7 @@ class Collected:
         self.results: dict[Client, ClientResult] = {}
         self.refused: dict[Client, str] = {}
         self._scaled: dict[Client, float] = {}
-        self._usual = Usual()
+        self._usual_lengths = Usual()
         self._halves = HalfUpdates(pool, plan)
 
     def waves(self) -> Iterator[dict[Client, ClientResult]]:
@@ -373,7 +373,7 @@ class Collected:
         limits = robust.limited(
             self.pool.rows.lengths(self.plan, trained_results, self.counted),
             {client: self.claims[client] for client in results},
-            self._usual,
+            self._usual_lengths,
         )
         # A long update is scaled where it lies, with its sketch.
         sketched = self.plan.sketch is not None
@@ -499,8 +499,8 @@ def replies_of_results(
     limited_claims: dict[Client, int] = {}
     statistics: dict[Statistic, dict[Client, np.ndarray]] = {}
     for client, result in results.items():
-        for statistic, told in result.statistics.items():
-            statistics.setdefault(statistic, {})[client] = told
+        for statistic, values in result.statistics.items():
+            statistics.setdefault(statistic, {})[client] = values
         examples.append(counted[client])
         chosen.append(result.chosen)
         losses.append(result.losses)

@@ -63,7 +63,7 @@ CLASS = "class"
 """The entry of a method's table that says where the class of a user's own method is. No setting can
 have this name, because Python has it."""
 
-FUNCTIONS = ("init", "plan", "step", "assignment", "explain")
+METHOD_FUNCTIONS = ("init", "plan", "step", "assignment", "explain")
 """The five functions of a method."""
 
 _NAME_PATTERN = re.compile(r"[A-Za-z0-9][\w-]*")
@@ -79,11 +79,13 @@ def _own_class(place: str) -> type[Any]:
     # 1. A class with the five functions and settings.
     if not isinstance(cls, type):
         raise UserError(f"the method {place!r} must be a class, and is {cls!r:.60}")
-    missing = [function for function in FUNCTIONS if not callable(getattr(cls, function, None))]
+    missing = [
+        function for function in METHOD_FUNCTIONS if not callable(getattr(cls, function, None))
+    ]
     if missing:
         raise UserError(
             f"the class {place!r} is not a method: it lacks {', '.join(missing)} "
-            f"(a method has {', '.join(FUNCTIONS)})"
+            f"(a method has {', '.join(METHOD_FUNCTIONS)})"
         )
     if not dataclasses.is_dataclass(cls):
         raise UserError(

@@ -47,7 +47,7 @@ from coterie.settings import SettingError, check, setting
 
 
 @state("fedopt.moments")
-class Moments:
+class GradientMoments:
     """What the optimizer of one group remembers.
 
     Attributes:
@@ -71,7 +71,7 @@ class FedOptState:
 
     inner: Any
     parameters: int
-    moments: Mapping[int, Moments] = field(default_factory=dict)
+    moments: Mapping[int, GradientMoments] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +146,7 @@ class FedOpt:
             return replace(state, inner=new_inner)
         models_before = self._models.of(state.inner)
         moved_models: dict[int, torch.Tensor] = {}
-        moments: dict[int, Moments] = {}
+        moments: dict[int, GradientMoments] = {}
         for group, averaged_model in self._models.of(new_inner).items():
             # A new group goes on from the model and the moments of the group that it was part of.
             origin: int | None = group
@@ -188,7 +188,9 @@ class FedOpt:
     # -- the optimizers
     # -----------------------------------------------------------------------------------------------
 
-    def next_moments(self, before: Moments | None, pseudo_gradient: torch.Tensor) -> Moments:
+    def next_moments(
+        self, before: GradientMoments | None, pseudo_gradient: torch.Tensor
+    ) -> GradientMoments:
         """Return the moments after a round.
 
         Args:
@@ -204,7 +206,7 @@ class FedOpt:
         match self.optimizer:
             case "momentum":
                 # Hsu et al.: m_t = β m_{t-1} + Δ_t
-                return Moments(mean=self.beta1 * mean + pseudo_gradient, square=square)
+                return GradientMoments(mean=self.beta1 * mean + pseudo_gradient, square=square)
             case "adagrad":
                 square = square + delta_square
             case "adam":
@@ -213,9 +215,11 @@ class FedOpt:
                 signs = torch.sign(square - delta_square)
                 square = square - (1 - self.beta2) * delta_square * signs
         # Algorithm 2, line 10: m_t = β1 m_{t-1} + (1 - β1) Δ_t
-        return Moments(mean=self.beta1 * mean + (1 - self.beta1) * pseudo_gradient, square=square)
+        return GradientMoments(
+            mean=self.beta1 * mean + (1 - self.beta1) * pseudo_gradient, square=square
+        )
 
-    def change(self, moments: Moments) -> torch.Tensor:
+    def change(self, moments: GradientMoments) -> torch.Tensor:
         """Return the change ``(p,)`` of the model: ``η m_t``, or ``η m_t / (√v_t + τ)`` (Algorithm 2, line 14)."""
         if self.optimizer == "momentum":
             return (1.0 if self.lr is None else self.lr) * moments.mean

@@ -76,8 +76,8 @@ class ResNet(nn.Module):
 def _stage(channels_in: int, channels: int, stride: int, blocks: int, norm: Norm) -> nn.Sequential:
     """Blocks of one width; the first one changes the shape."""
     first = ResidualBlock(channels_in, channels, stride, norm)
-    others = [ResidualBlock(channels, channels, 1, norm) for _ in range(blocks - 1)]
-    return nn.Sequential(first, *others)
+    further_blocks = [ResidualBlock(channels, channels, 1, norm) for _ in range(blocks - 1)]
+    return nn.Sequential(first, *further_blocks)
 
 
 def batch_norm(channels: int) -> nn.Module:

@@ -31,7 +31,7 @@ END_OF_CRITERION: Mapping[str, End] = {
 }
 """Key of the criterion by which a candidate ended -> why."""
 
-CLEAR = 4.0
+CLEARLY_SIGNIFICANT = 4.0
 """A difference of so many standard errors is clear, whatever the number of looks at it."""
 
 SIGNIFICANT = 2.0
@@ -46,7 +46,7 @@ class ComparedCandidates:
     """The last comparison of the candidate in use with another.
 
     Attributes:
-        other: The other candidate, as sentences name it.
+        rival: The other candidate, as sentences name it.
         gain: Its held-out loss less that of the candidate in use: how much better that one is.
         error: The standard error of ``gain``, by the draw of the held-out examples.
         round: The round of the comparison.
@@ -54,7 +54,7 @@ class ComparedCandidates:
         end: Why the comparison ended.
     """
 
-    other: str
+    rival: str
     gain: float
     error: float
     round: int
@@ -74,7 +74,7 @@ class ComparedCandidates:
     @property
     def sureness(self) -> str:
         """How sure the difference is, in plain words."""
-        if self.num_errors >= CLEAR:
+        if self.num_errors >= CLEARLY_SIGNIFICANT:
             return "clear"
         if self.num_errors >= SIGNIFICANT:
             return "beyond chance"
@@ -198,7 +198,7 @@ def candidates(method_table: Mapping[str, Any], lines: Sequence[Line]) -> Candid
             end = "time"
         compared.append(
             ComparedCandidates(
-                other=names[arm],
+                rival=names[arm],
                 gain=gain,
                 error=recorded.error,
                 round=recorded.round,

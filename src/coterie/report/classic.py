@@ -161,10 +161,10 @@ def _world(
         raise UserError(
             f"{run_dir} began with a world given in Python: in Python, coterie.compare(runs).classic(world=...) takes it"
         )
-    made = run.experiment.world(seed)
-    if trial.data_digest not in ("", digest(made)):
+    rebuilt_world = run.experiment.world(seed)
+    if trial.data_digest not in ("", digest(rebuilt_world)):
         raise UserError(f"the clients or data are not those of {run_dir} any more")
-    return made
+    return rebuilt_world
 
 
 def _as_trial(data_trial: Trial, scores: ClassicScores, round: int, naming: Shown) -> Trial:

@@ -142,15 +142,15 @@ def check_columns(compared: Sequence[Entry], columns: Sequence[str]) -> None:
     Raises:
         UserError: It does not have one of them.
     """
-    known = [
+    interval_columns = [
         name
         for name, value in compared[0].items()
         if isinstance(value, Mapping) and {"mean", "low"} <= set(value)
     ]
     for column in columns:
-        if column not in known:
+        if column not in interval_columns:
             raise UserError(
-                f"a table has no column {column!r}{nearest(column, known)}{known_list(known)}"
+                f"a table has no column {column!r}{nearest(column, interval_columns)}{known_list(interval_columns)}"
             )
 
 
@@ -193,16 +193,16 @@ def _cells(compared: Sequence[Entry], column: str, spread: str) -> list[Cell]:
     return cells
 
 
-def _differences(entry: Entry, other: Entry, column: str) -> list[float]:
+def _differences(entry: Entry, compared_entry: Entry, column: str) -> list[float]:
     """The differences of a number between two rows, with each seed that both have."""
     values_of_rows = []
-    for row in (entry, other):
+    for row in (entry, compared_entry):
         values = row[column].get("values", ())
         values_of_rows.append(dict(zip(row["seeds"], values, strict=False)))
-    values_of_entry, values_of_other = values_of_rows
+    values_of_entry, values_of_compared = values_of_rows
     differences = []
     for seed, value in values_of_entry.items():
-        other_value = values_of_other.get(seed)
+        other_value = values_of_compared.get(seed)
         if value is not None and other_value is not None:
             differences.append(value - other_value)
     return differences
@@ -231,10 +231,10 @@ def _better(entry: Entry, column: str) -> str | None:
 
 
 def _best(means: Sequence[float | None], better: str | None) -> float | None:
-    known = [mean for mean in means if mean is not None]
-    if not known or better is None:
+    present_means = [mean for mean in means if mean is not None]
+    if not present_means or better is None:
         return None
-    return min(known) if better == "smaller" else max(known)
+    return min(present_means) if better == "smaller" else max(present_means)
 
 
 def markdown_table(

@@ -163,7 +163,7 @@ def _held_out_differences(candidates: Candidates) -> list[str]:
         direction = "lower" if comparison.gain > 0 else "higher"
         phrases_of_number.setdefault(comparison.num_examples, []).append(
             f"{direction} by {abs(comparison.gain):.3g} ± {comparison.error:.2g} than with "
-            f"{comparison.other} in round {comparison.round}: {comparison.sureness}"
+            f"{comparison.rival} in round {comparison.round}: {comparison.sureness}"
         )
     sentences = []
     for num_examples, phrases in phrases_of_number.items():
@@ -235,7 +235,7 @@ def _open(contest: Contest, method: MethodTrials, over_seeds: MethodTrials) -> l
 
 def _undecided(in_use: str, comparison: ComparedCandidates) -> str:
     """That two candidates do not differ beyond chance, and with how many held-out examples they would."""
-    question = f"Which of {in_use} and {comparison.other} is better"
+    question = f"Which of {in_use} and {comparison.rival} is better"
     if not comparison.gain:
         return f"{question}: the losses are equal."
     if comparison.num_errors >= SIGNIFICANT:
@@ -244,8 +244,8 @@ def _undecided(in_use: str, comparison: ComparedCandidates) -> str:
     if needed is None or comparison.num_examples is None:
         return f"{question}: more held-out examples would tell."
     if needed > MAX_TIMES_AS_MANY * comparison.num_examples:
-        most = abs(comparison.gain) + 2 * comparison.error
-        return f"{question}: as good as equal, the losses differ by less than {most:.2g}."
+        max_difference = abs(comparison.gain) + 2 * comparison.error
+        return f"{question}: as good as equal, the losses differ by less than {max_difference:.2g}."
     return (
         f"{question}: about {_rounded(needed)} held-out examples, not {comparison.num_examples}, "
         "would decide if the difference stays."

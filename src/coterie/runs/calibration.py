@@ -14,7 +14,7 @@ import numpy as np
 import scipy
 from torch import Tensor
 
-from coterie.runs.site_moments import CLASSES, LABELS, row_losses
+from coterie.runs.site_moments import CLASS_LOGITS, LABEL_LOGITS, row_losses
 
 NUM_BINS = 15
 """Bins of the expected calibration error, as in the paper."""
@@ -48,8 +48,10 @@ def best_temperature(kind: str, outputs: Tensor, targets: Tensor) -> float:
 
     # The loss is quasi-convex in the temperature, so a search in an interval finds the least one.
     bounds = tuple(map(math.log, TEMPERATURE_RANGE))
-    found = scipy.optimize.minimize_scalar(negative_log_posterior, bounds=bounds, method="bounded")
-    return math.exp(float(found.x))
+    minimum = scipy.optimize.minimize_scalar(
+        negative_log_posterior, bounds=bounds, method="bounded"
+    )
+    return math.exp(float(minimum.x))
 
 
 def calibration_error(kind: str, outputs: Tensor, targets: Tensor, temperature: float) -> float:
@@ -66,7 +68,7 @@ def calibration_error(kind: str, outputs: Tensor, targets: Tensor, temperature: 
         The mean over predictions, in 15 bins of equal width, of the difference between the share
         that is right and the mean probability of a bin.
     """
-    if kind == CLASSES:
+    if kind == CLASS_LOGITS:
         probabilities, predictions = (outputs.double() / temperature).softmax(1).max(1)
         is_right = predictions == targets
     else:
@@ -120,6 +122,6 @@ def calibrated(
 
 def probabilities(kind: str, outputs: Tensor, temperature: float) -> Tensor:
     """Return what a net predicts: probabilities of classes or labels ``(n, m)``, or the numbers themselves."""
-    if kind == CLASSES:
+    if kind == CLASS_LOGITS:
         return (outputs / temperature).softmax(-1)
-    return (outputs / temperature).sigmoid() if kind == LABELS else outputs
+    return (outputs / temperature).sigmoid() if kind == LABEL_LOGITS else outputs

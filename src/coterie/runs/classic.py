@@ -29,7 +29,7 @@ from coterie.training.splits import taken_out
 Family = Literal["gradient boosting", "linear"]
 """Gradient boosting of trees, or logistic regression of classes and labels and ridge regression of numbers."""
 
-FAMILIES: Sequence[Family] = ("gradient boosting", "linear")
+MODEL_FAMILIES: Sequence[Family] = ("gradient boosting", "linear")
 
 Scope = Literal["client", "group", "all"]
 """Whose training examples a model is trained on."""
@@ -109,7 +109,7 @@ def classic_scores(
     num_classes = _num_classes(world) if kind == "classes" else 0
     results = []
     for scope, parts in partitions.items():
-        for family in FAMILIES:
+        for family in MODEL_FAMILIES:
             scores: dict[Client, float] = {}
             sums: dict[Client, ErrorSums] = {}
             for part in parts:
@@ -149,9 +149,9 @@ def check_tables(world: World) -> None:
     Raises:
         UserError: They have other inputs or targets, or data that change over rounds.
     """
-    what = "classic models need a table: a row of numbers for each example"
+    requirement = "classic models need a table: a row of numbers for each example"
     if world.drift is not None:
-        raise UserError(f"{what}; these data change over rounds")
+        raise UserError(f"{requirement}; these data change over rounds")
     for data in world.clients.values():
         inputs = data.train.inputs
         if (
@@ -164,7 +164,7 @@ def check_tables(world: World) -> None:
                 if isinstance(inputs, torch.Tensor)
                 else "of another form"
             )
-            raise UserError(f"{what}; these inputs are {shape}")
+            raise UserError(f"{requirement}; these inputs are {shape}")
         targets = data.train.targets
         has_classes = target_kind(world) == "classes"
         most_dimensions = 1 if has_classes else 2
@@ -173,7 +173,9 @@ def check_tables(world: World) -> None:
             or targets.ndim > most_dimensions
             or (has_classes and bool((targets < 0).any()))
         ):
-            raise UserError(f"{what}, and a target for each; these targets have another form")
+            raise UserError(
+                f"{requirement}, and a target for each; these targets have another form"
+            )
 
 
 def _num_classes(world: World) -> int:
@@ -230,7 +232,7 @@ def fitted(
         if division is None:
             remaining.append(split)
             continue
-        chosen_on.append(division.taken)
+        chosen_on.append(division.held_out)
         remaining.append(division.remaining)
     # One model for each column of the targets; classes have one column.
     num_classes_of_kind: Mapping[Kind, int] = {"classes": num_classes, "labels": 2, "numbers": 0}
@@ -284,7 +286,7 @@ def _fit_column(
         chosen_on: The others.
         column: The column.
     """
-    model = MODELS[family]
+    model = MODEL_OF_FAMILY[family]
     inputs, targets = _table(splits)
     column_targets = targets[:, column]
     setting = model.default
@@ -324,11 +326,11 @@ def _fit_boosting(setting: tuple[int, int], rows: Rows, num_classes: int) -> Pre
     return _trained(model, rows, num_classes)
 
 
-def _choose_boosting(rows: Rows, others: Rows, num_classes: int) -> tuple[int, int]:
+def _choose_boosting(rows: Rows, validation_rows: Rows, num_classes: int) -> tuple[int, int]:
     """Return the setting with the least loss on other examples: each number of boosting rounds is tried."""
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
-    inputs, targets = others
+    inputs, targets = validation_rows
     losses: dict[tuple[int, int], float] = {}
     for min_leaf in MIN_LEAVES:
         make = HistGradientBoostingClassifier if num_classes else HistGradientBoostingRegressor
@@ -355,9 +357,9 @@ def _fit_linear(penalty: float, rows: Rows, num_classes: int) -> Predict:
     return _trained(make_pipeline(StandardScaler(), model), rows, num_classes)
 
 
-def _choose_linear(rows: Rows, others: Rows, num_classes: int) -> float:
+def _choose_linear(rows: Rows, validation_rows: Rows, num_classes: int) -> float:
     """Return the penalty with the least loss on other examples."""
-    inputs, targets = others
+    inputs, targets = validation_rows
     losses = {}
     for penalty in PENALTIES:
         predictions = _fit_linear(penalty, rows, num_classes)(inputs)
@@ -381,7 +383,7 @@ class _Model:
     fit: Callable[[Any, Rows, int], Predict]
 
 
-MODELS: Mapping[Family, _Model] = {
+MODEL_OF_FAMILY: Mapping[Family, _Model] = {
     "gradient boosting": _Model((MIN_LEAVES[0], MOST_TREES), _choose_boosting, _fit_boosting),
     "linear": _Model(PENALTIES[0], _choose_linear, _fit_linear),
 }

@@ -110,9 +110,9 @@ def group_profiles(groups: Sequence[Sequence[SiteMoments]]) -> GroupProfiles:
     true_places = []
     for group_number, clients in enumerate(groups):
         for client in clients:
-            others = _without(profiles, group_number, client)
-            left_out_likelihoods.append(others._log_likelihoods(client))
-            left_out_counts.append(others.num_clients)
+            other_profiles = _without(profiles, group_number, client)
+            left_out_likelihoods.append(other_profiles._log_likelihoods(client))
+            left_out_counts.append(other_profiles.num_clients)
             # A client that was alone in its group is of none of the others.
             true_places.append(group_number if len(clients) > 1 else len(groups))
     # The power with which their own groups are most likely.

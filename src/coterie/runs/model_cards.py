@@ -18,10 +18,10 @@ from coterie.notebook.tables import count
 from coterie.printable import printable
 from coterie.records.shown import Line, mean_of, shown_as
 
-NORMAL_95 = 1.96
+NORMAL_QUANTILE = 1.96
 """Half the 95% interval of a normal distribution, in standard deviations."""
 
-MAX_LISTED_CLIENTS = 50
+MAX_CARD_ENTRIES = 50
 """Most clients that a card lists one by one."""
 
 
@@ -32,9 +32,9 @@ def wilson_interval(share: float, rows: int) -> tuple[float, float]:
         >>> tuple(round(end, 3) for end in wilson_interval(0.9, 100))
         (0.826, 0.945)
     """
-    squared = NORMAL_95**2
+    squared = NORMAL_QUANTILE**2
     centre = (share + squared / (2 * rows)) / (1 + squared / rows)
-    half = math.sqrt(share * (1 - share) / rows + squared / (4 * rows**2)) * NORMAL_95
+    half = math.sqrt(share * (1 - share) / rows + squared / (4 * rows**2)) * NORMAL_QUANTILE
     half /= 1 + squared / rows
     return max(0.0, centre - half), min(1.0, centre + half)
 
@@ -140,11 +140,13 @@ def model_card(
     lines += _data_lines(document, members, rows)
     lines += ["", "## How it was made and chosen", ""]
     state = "the last" if document["finished"] else "which is not the last"
-    others = ""
+    other_models = ""
     if len(document["groups"]) > 1:
-        others = f", together with {count(len(document['groups']) - 1, 'model')} of other groups"
+        other_models = (
+            f", together with {count(len(document['groups']) - 1, 'model')} of other groups"
+        )
     lines += [
-        f"The method {_code(document['method'])} trained the model{others}, and decided which clients share it. "
+        f"The method {_code(document['method'])} trained the model{other_models}, and decided which clients share it. "
         f"The export has the model of the newest checkpoint, after round {document['round']}, {state} round of the "
         "run. Methods see no test rows.",
         "",
@@ -179,11 +181,11 @@ def _model_lines(document: Mapping[str, Any], group_model: Any) -> list[str]:
     about_data = document["data"] or {}
     if about_data.get("classes"):
         lines.append(
-            f"- Classes: {', '.join(map(_code, about_data['classes'][:MAX_LISTED_CLIENTS]))}"
+            f"- Classes: {', '.join(map(_code, about_data['classes'][:MAX_CARD_ENTRIES]))}"
         )
     if about_data.get("features"):
         lines.append(
-            f"- Columns: {', '.join(map(_code, about_data['features'][:MAX_LISTED_CLIENTS]))}"
+            f"- Columns: {', '.join(map(_code, about_data['features'][:MAX_CARD_ENTRIES]))}"
         )
     if about_data.get("means"):
         lines.append("- Inputs are standardized by the constants in `models.json`.")
@@ -201,7 +203,7 @@ def _data_lines(
     if not rows:
         return [*lines, "", f"Their numbers of rows are not known: {document['without_data']}."]
     lines += ["", "| client | training rows | validation rows | test rows |", "|---|---|---|---|"]
-    for client_name in members[:MAX_LISTED_CLIENTS]:
+    for client_name in members[:MAX_CARD_ENTRIES]:
         of_client = rows.get(client_name, {})
         counts = " | ".join(
             f"{of_client.get(part, 0):,}" for part in ("train", "validation", "test")
@@ -238,7 +240,7 @@ def _score_lines(
         f"| client | {_cell(metric)} | 95% interval over its test rows | loss |",
         "|---|---|---|---|",
     ]
-    for client_name in members[:MAX_LISTED_CLIENTS]:
+    for client_name in members[:MAX_CARD_ENTRIES]:
         entry = export_scores["clients"].get(client_name, {"metrics": {}})
         metrics = entry["metrics"]
         interval = _interval(entry["interval"]) if "interval" in entry else "not known"
@@ -246,8 +248,8 @@ def _score_lines(
         lines.append(
             f"| {_cell(client_name)} | {score} | {interval} | {_number(metrics.get('loss'))} |"
         )
-    if len(members) > MAX_LISTED_CLIENTS:
-        lines.append(f"\nThe first {MAX_LISTED_CLIENTS} clients; `models.json` has all.")
+    if len(members) > MAX_CARD_ENTRIES:
+        lines.append(f"\nThe first {MAX_CARD_ENTRIES} clients; `models.json` has all.")
     return lines
 
 

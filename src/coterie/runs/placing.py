@@ -24,7 +24,7 @@ from coterie.runs.loading import load, read_document, read_model
 from coterie.runs.predicting import outputs_of
 from coterie.runs.served_facts import MIN_PLACING_ROWS, constant_losses, profiles_of, standard_error
 from coterie.runs.site_moments import (
-    CLASSES,
+    CLASS_LOGITS,
     RowDescription,
     moments_of,
     row_losses,
@@ -206,7 +206,7 @@ def _by_labels(
     columns = []
     for net, temperature in zip(nets, temperatures, strict=True):
         outputs = outputs_of(net, inputs, file)
-        if kind != CLASSES and site_rows.targets.numel() != outputs.numel():
+        if kind != CLASS_LOGITS and site_rows.targets.numel() != outputs.numel():
             raise UserError(
                 f"{file} has {site_rows.targets.shape[1]} labels per row, and the model predicts {outputs.shape[1]}"
             )
@@ -216,7 +216,7 @@ def _by_labels(
     probabilities = profiles.probabilities(moments_of(losses_of_rows))
     # A group whose model is worse than a constant prediction is none for the site.
     constant_loss = None
-    if kind == CLASSES and class_shares:
+    if kind == CLASS_LOGITS and class_shares:
         constants = constant_losses(site_rows.targets.numpy(), class_shares)
         constant_loss = float(constants.mean())
         for group in range(len(nets)):

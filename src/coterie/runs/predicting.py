@@ -19,7 +19,7 @@ from coterie.notebook.tables import frame
 from coterie.records.store import write_whole
 from coterie.runs.calibration import probabilities
 from coterie.runs.loading import load, read_document, served_files
-from coterie.runs.site_moments import CLASSES, LABELS, ROWS_AT_ONCE
+from coterie.runs.site_moments import CLASS_LOGITS, LABEL_LOGITS, ROWS_AT_ONCE
 from coterie.runs.site_rows import class_names, read_rows
 from coterie.settings import UserError
 from coterie.settings.calls import public
@@ -125,18 +125,20 @@ def predict(
     kind = document["outputs"]
     # An export without the kind of its outputs: logits, if there are classes.
     if not kind and (document["data"] or {}).get("classes"):
-        kind = CLASSES
+        kind = CLASS_LOGITS
     values = probabilities(kind, outputs, temperature or 1.0)
     names = class_names({**document, "outputs": kind})
     if len(names) != values.shape[1]:
         names = [str(number) for number in range(values.shape[1])]
-    classes = [names[number] for number in values.argmax(1).tolist()] if kind == CLASSES else None
+    classes = (
+        [names[number] for number in values.argmax(1).tolist()] if kind == CLASS_LOGITS else None
+    )
     return Predictions(names, values.numpy(), classes, temperature or 1.0, temperature is not None)
 
 
 def temperature_of(document: dict[str, Any], file_names: list[str]) -> float | None:
     """Return the temperature of a net by its files; None if it is not calibrated."""
-    if document["outputs"] not in (CLASSES, LABELS):
+    if document["outputs"] not in (CLASS_LOGITS, LABEL_LOGITS):
         return None
     entry = document["calibration"].get("+".join(file_names))
     try:

@@ -27,8 +27,8 @@ from coterie.runs.facts import same_world, world_facts
 from coterie.runs.group_profiles import GroupProfiles, SiteMoments, group_profiles
 from coterie.runs.run import Run
 from coterie.runs.site_moments import (
-    CLASSES,
-    LABELS,
+    CLASS_LOGITS,
+    LABEL_LOGITS,
     batches,
     described_tensors,
     fitted_description,
@@ -148,7 +148,7 @@ def served_facts(
         return nets(model_rows, own_values, group_net.client or 0)
 
     calibration: dict[str, dict[str, Any]] = {}
-    if kind in (CLASSES, LABELS):
+    if kind in (CLASS_LOGITS, LABEL_LOGITS):
         # The net of each client, and of each group whose clients have personal models.
         served_nets: dict[str, ServedNet] = {}
         for client in data_of_client:
@@ -226,12 +226,12 @@ def _suitable(kind: str, pair: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Te
     if pair is None:
         return None
     outputs, targets = pair
-    wanted_dimensions = 1 if kind == CLASSES else outputs.dim()
+    wanted_dimensions = 1 if kind == CLASS_LOGITS else outputs.dim()
     if outputs.dim() != 2 or targets.dim() not in (1, wanted_dimensions):
         return None
-    if kind == CLASSES and targets.is_floating_point():
+    if kind == CLASS_LOGITS and targets.is_floating_point():
         return None
-    if kind != CLASSES and targets.numel() != outputs.numel():
+    if kind != CLASS_LOGITS and targets.numel() != outputs.numel():
         return None
     return pair if bool(outputs.isfinite().all()) else None
 
@@ -258,7 +258,7 @@ def _placement(
         loss_moments.append(of_group)
     if all(loss_moments):
         _add(facts, tensors, "labels", group_profiles(loss_moments))
-        if kind == CLASSES:
+        if kind == CLASS_LOGITS:
             facts["class_shares"] = _class_shares(group_nets[0], clients_of_groups, data_of_client)
     # Without labels: inputs, embeddings and outputs.
     try:
@@ -372,10 +372,10 @@ def constant_losses(classes: np.ndarray, class_shares: Sequence[float]) -> np.nd
 
 
 def standard_error(values: np.ndarray, spread_of_row: float) -> float:
-    """Return the standard error of a mean; of fewer than MIN_SAMPLE values, by the spread that rows are known to have."""
-    spread = float(np.std(values, ddof=1)) if len(values) >= MIN_SAMPLE else spread_of_row
+    """Return the standard error of a mean; of fewer than MIN_SPREAD_VALUES, by the spread that rows are known to have."""
+    spread = float(np.std(values, ddof=1)) if len(values) >= MIN_SPREAD_VALUES else spread_of_row
     return spread / math.sqrt(len(values))
 
 
-MIN_SAMPLE = 5
+MIN_SPREAD_VALUES = 5
 """Fewest values whose own spread says how sure their mean is."""

@@ -23,13 +23,13 @@ from coterie.data.world import Split
 from coterie.runs.group_profiles import SiteMoments
 from coterie.settings import UserError
 
-CLASSES = "classes"
+CLASS_LOGITS = "classes"
 """The outputs are logits of classes, of which a row has one."""
 
-LABELS = "labels"
+LABEL_LOGITS = "labels"
 """The outputs are logits of labels of 0 and 1, of which a row may have several."""
 
-NUMBERS = "numbers"
+NUMBER_OUTPUTS = "numbers"
 """The outputs are the numbers to predict."""
 
 ROWS_AT_ONCE = 512
@@ -52,10 +52,10 @@ def output_kind(objective: Objective) -> str:
     if isinstance(loss, LossOfStandardized):
         loss = loss.loss
     if objective.plain_classes or loss is cross_entropy:
-        return CLASSES
+        return CLASS_LOGITS
     if loss is binary_cross_entropy:
-        return LABELS
-    return NUMBERS if loss is squared_error else ""
+        return LABEL_LOGITS
+    return NUMBER_OUTPUTS if loss is squared_error else ""
 
 
 def batches(split: Split, max_rows: int | None = None) -> Iterator[tuple[Batch, Batch]]:
@@ -96,15 +96,15 @@ def row_losses(kind: str, outputs: Tensor, targets: Tensor, temperature: float =
         targets: Classes ``(n,)``, or labels or numbers ``(n, m)``, or ``(n,)`` for one.
         temperature: By which logits are divided.
     """
-    if kind == CLASSES:
+    if kind == CLASS_LOGITS:
         return torch.nn.functional.cross_entropy(outputs / temperature, targets, reduction="none")
-    wanted = targets.to(outputs.dtype).view_as(outputs)
-    if kind == LABELS:
+    shaped_targets = targets.to(outputs.dtype).view_as(outputs)
+    if kind == LABEL_LOGITS:
         losses = torch.nn.functional.binary_cross_entropy_with_logits(
-            outputs / temperature, wanted, reduction="none"
+            outputs / temperature, shaped_targets, reduction="none"
         )
     else:
-        losses = (outputs - wanted).square()
+        losses = (outputs - shaped_targets).square()
     return losses.flatten(1).mean(1)
 
 

@@ -23,7 +23,7 @@ from coterie.data import readers
 from coterie.data.target_scale import sound
 from coterie.extensions import provided
 from coterie.records.codec import DamagedError
-from coterie.runs.site_moments import CLASSES
+from coterie.runs.site_moments import CLASS_LOGITS
 from coterie.settings import UserError, brief, known_list, nearest
 
 TRUTH_WORDS = {"true": 1.0, "false": 0.0}
@@ -102,7 +102,9 @@ def class_names(document: Mapping[str, Any]) -> list[str]:
     """The names of the classes, or of the labels or numbers that are predicted; by number where they have none."""
     about_data = document["data"] or {}
     names = (
-        about_data.get("classes") if document["outputs"] == CLASSES else about_data.get("targets")
+        about_data.get("classes")
+        if document["outputs"] == CLASS_LOGITS
+        else about_data.get("targets")
     )
     num_outputs = (document["model"] or {}).get("classes")
     if isinstance(names, list) and (num_outputs is None or len(names) == num_outputs):
@@ -235,15 +237,15 @@ def _shaped(inputs: np.ndarray, path: Path, document: Mapping[str, Any]) -> Tens
     if inputs.dtype.kind not in "fiub" or not inputs.ndim:
         raise UserError(f"{path} must hold numbers, got an array of {inputs.dtype}")
     shape = (document["model"] or {}).get("shape")
-    wanted = tuple(inputs.shape[1:]) if shape is None else tuple(shape)
-    if math.prod(wanted) != math.prod(inputs.shape[1:]):
+    input_shape = tuple(inputs.shape[1:]) if shape is None else tuple(shape)
+    if math.prod(input_shape) != math.prod(inputs.shape[1:]):
         raise UserError(
-            f"{path} has rows of shape {list(inputs.shape[1:])}, and the model takes inputs of shape {list(wanted)}"
+            f"{path} has rows of shape {list(inputs.shape[1:])}, and the model takes inputs of shape {list(input_shape)}"
         )
     tensor = torch.from_numpy(np.ascontiguousarray(inputs.astype(np.float32)))
     if not bool(tensor.isfinite().all()):
         raise UserError(f"{path} has values that are missing or not finite")
-    return tensor.reshape(len(inputs), *wanted)
+    return tensor.reshape(len(inputs), *input_shape)
 
 
 def scaled(inputs: Tensor, about_data: Mapping[str, Any]) -> Tensor:
@@ -281,7 +283,7 @@ def _targets(
     labelled = torch.from_numpy(np.flatnonzero(is_labelled))
     if not is_labelled.any():
         raise UserError(f"{path}: no row has a label in {', '.join(labels)}")
-    if document["outputs"] != CLASSES:
+    if document["outputs"] != CLASS_LOGITS:
         numbers = [
             [
                 _number_in(str(value), path, int(number) + first_row, labels[0])

@@ -125,10 +125,10 @@ def _made_to_check(optimizer: str, options: Options) -> None:
     import torch
 
     # A matrix, because some optimizers take nothing else.
-    made(optimizer, options, [torch.zeros(2, 2)], 0.1)
+    build_optimizer(optimizer, options, [torch.zeros(2, 2)], 0.1)
 
 
-def made(
+def build_optimizer(
     optimizer: str, options: Options, tensors: Sequence[torch.Tensor], learning_rate: float
 ) -> torch.optim.Optimizer:
     """Return a new optimizer of torch.

@@ -599,10 +599,10 @@ def _result(
     """The result of an order."""
     objective = learner.objective
     task = job.task
-    told: Mapping[Statistic, np.ndarray] = {}
+    client_statistics: Mapping[Statistic, np.ndarray] = {}
     if task.statistics:
         with learner.scope((*job.order.draws, 5), job.data.train):
-            told = statistics_of(learner, start.model, job.data.train, task.statistics)
+            client_statistics = statistics_of(learner, start.model, job.data.train, task.statistics)
     metric = objective.named[objective.main]
     # Only a share, such as accuracy, can be averaged over clients by their numbers of examples.
     accuracies = [math.nan] * len(start.scores)
@@ -617,5 +617,5 @@ def _result(
         personal=own_model,
         weight=mixture_weight,
         held_losses=held_losses,
-        statistics=told,
+        statistics=client_statistics,
     )

@@ -26,7 +26,7 @@ from coterie.data.scaling import numbers
 from coterie.data.world import Split
 from coterie.models.layout import Layout
 from coterie.randomness import Scope, seeded
-from coterie.settings.optimizers import ELEMENTWISE, OPTIMIZERS, OWN_OPTIMIZERS, made
+from coterie.settings.optimizers import ELEMENTWISE, OPTIMIZERS, OWN_OPTIMIZERS, build_optimizer
 from coterie.training.own_code import runs_own_code
 from coterie.training.precision import Master, computing
 
@@ -763,7 +763,7 @@ def _optimiser(trained_tensors: Sequence[Tensor], training: Training, learning_r
     weight_decay = training.weight_decay
     optimiser: torch.optim.Optimizer
     if training.optimizer not in OWN_OPTIMIZERS:
-        optimiser = made(
+        optimiser = build_optimizer(
             training.optimizer, training.optimizer_options, trained_tensors, learning_rate
         )
     elif training.optimizer == "adam":

@@ -85,7 +85,7 @@ def held_out(data: ClientData, share: float, seed: int, client: Client) -> Clien
     parts = taken_out(data.train, share, (seed, Purpose.HOLDOUT, client))
     if parts is None:
         return data
-    return replace(data, train=parts.remaining, validation=parts.taken)
+    return replace(data, train=parts.remaining, validation=parts.held_out)
 
 
 def set_aside(world: World, share: float, seed: int) -> World:
@@ -114,8 +114,10 @@ def set_aside(world: World, share: float, seed: int) -> World:
             if data_key not in divided_data:
                 parts = taken_out(data.train, share, (seed, Purpose.VALIDATION, client))
                 if parts is None:
-                    parts = Division(taken=data.train.at(slice(0)), remaining=data.train)
-                divided_data[data_key] = replace(data, train=parts.remaining, scoring=parts.taken)
+                    parts = Division(held_out=data.train.at(slice(0)), remaining=data.train)
+                divided_data[data_key] = replace(
+                    data, train=parts.remaining, scoring=parts.held_out
+                )
             divided_clients[client] = divided_data[data_key]
         clients_of_steps.append(divided_clients)
     drift = None if world.drift is None else replace(world.drift, data=clients_of_steps)
@@ -125,7 +127,7 @@ def set_aside(world: World, share: float, seed: int) -> World:
 class Division(NamedTuple):
     """Examples that are taken out of others, and those that remain."""
 
-    taken: Split
+    held_out: Split
     remaining: Split
 
 

@@ -65,12 +65,12 @@ def statistics_of(
     if size_of_statistic is None:
         raise ValueError(NO_DENSE_LAYER)
     last_layer = list(layout.columns)[-1]
-    told: dict[Statistic, np.ndarray] = {}
+    values_of_statistic: dict[Statistic, np.ndarray] = {}
     if "label-counts" in statistics:
         num_classes = size_of_statistic["label-counts"]
-        told["label-counts"] = np.zeros(num_classes)
+        values_of_statistic["label-counts"] = np.zeros(num_classes)
         for targets in _targets(learner, model_row, examples, last_layer):
-            told["label-counts"] += label_counts(targets, num_classes)
+            values_of_statistic["label-counts"] += label_counts(targets, num_classes)
     if "feature-mean" in statistics:
         total = torch.zeros(size_of_statistic["feature-mean"], dtype=torch.float64)
         num_inputs = 0
@@ -79,8 +79,8 @@ def statistics_of(
             counted_features = features[counted(targets)].cpu().double()
             total += counted_features.sum(0)
             num_inputs += len(counted_features)
-        told["feature-mean"] = (total / max(num_inputs, 1)).numpy()
-    return told
+        values_of_statistic["feature-mean"] = (total / max(num_inputs, 1)).numpy()
+    return values_of_statistic
 
 
 def _targets(

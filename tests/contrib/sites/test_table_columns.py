@@ -19,9 +19,9 @@ from sklearn.preprocessing import OneHotEncoder
 from coterie.contrib.sites.agreement import Client, agreed, summed
 from coterie.contrib.sites.cells import Cells, of_frame
 from coterie.contrib.sites.columns import (
+    COLUMN_CLASSES,
+    DATE_PARTS,
     FILLS,
-    KINDS,
-    PARTS,
     BooleanColumn,
     CategoryColumn,
     Column,
@@ -96,7 +96,7 @@ def test_dates_are_those_of_pandas(date_format: str, text: str, moment: str | No
 
 def test_parts_of_a_date() -> None:
     dates = pd.date_range("2021-01-01", "2021-12-31 23:00", freq="7h")
-    features = np.array(encoded(DateColumn(parts=PARTS), [str(date) for date in dates]))
+    features = np.array(encoded(DateColumn(parts=DATE_PARTS), [str(date) for date in dates]))
     # The angles of the place in a week and a day, from the fields of pandas.
     hours = (dates.hour + dates.minute / 60).to_numpy()
     day_angle = 2 * np.pi * hours / 24
@@ -254,12 +254,12 @@ columns = st.one_of(
     st.builds(
         DateColumn,
         format=st.sampled_from(["iso", "%d.%m.%Y"]),
-        parts=st.lists(st.sampled_from(PARTS), min_size=1, unique=True).map(tuple),
+        parts=st.lists(st.sampled_from(DATE_PARTS), min_size=1, unique=True).map(tuple),
         fill=st.sampled_from(["median", "2020-03-01T12:00:00"]),
         **missing,
     ),
     st.builds(TextColumn, words=st.integers(1, 9), **missing),
-    st.builds(KINDS["ignore"]),
+    st.builds(COLUMN_CLASSES["ignore"]),
 )
 
 

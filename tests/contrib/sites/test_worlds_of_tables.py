@@ -78,7 +78,7 @@ def test_constants_are_those_of_scikit_learn_on_the_training_rows() -> None:
     frame = messy()
     # A feature that numbers the rows says which are for training.
     frame["serial"] = range(len(frame))
-    world = world_of(frame, schema_of(frame, least=8))
+    world = world_of(frame, schema_of(frame, min_level_rows=8))
     place = world.about["features"].index("serial")
     train_rows = rows_of_split(world, "train")[:, place].long().numpy()
     train = frame.iloc[train_rows]

@@ -1,7 +1,7 @@
 """The constants of a table schema, from sums over clients: means, medians, and the levels that are common enough.
 
 The one who agrees on constants asks questions, and learns the **sum** of the clients' answers alone
-(:class:`Question`). So it does not matter whether the sum is taken in one process, over a network, or
+(:class:`SumQuestion`). So it does not matter whether the sum is taken in one process, over a network, or
 under masks. Answers are counts, but for the sums of a mean.
 
 A median is exact. The distinct numbers of float64 have an order, and each of at most 64 questions
@@ -24,7 +24,7 @@ from coterie.contrib.sites.table_schema import TableSchema
 
 
 @dataclass(frozen=True)
-class Question:
+class SumQuestion:
     """What all clients are asked.
 
     Attributes:
@@ -41,10 +41,10 @@ Answer = dict[str, np.ndarray]
 rows of each level, and any other the number of its values and their sum. To ``at-most``, a column has the
 number of its values that are at most each of two bounds."""
 
-Ask = Callable[[Question], Answer]
+Ask = Callable[[SumQuestion], Answer]
 """Ask all clients, and return the sum of their answers."""
 
-SUMS = Question("sums", {})
+SUMS = SumQuestion("sums", {})
 
 
 class Client:
@@ -70,7 +70,7 @@ class Client:
                 # Sorted, so that values up to a bound are found without a look at all.
                 self._values[name] = np.sort(row_values[~np.isnan(row_values)])
 
-    def answer(self, question: Question) -> Answer:
+    def answer(self, question: SumQuestion) -> Answer:
         """The client's answer to a question."""
         if question.about == "at-most":
             return {
@@ -87,7 +87,7 @@ def summed(clients: Iterable[Client]) -> Ask:
     """Return how clients in one process are asked."""
     asked_clients = list(clients)
 
-    def ask(question: Question) -> Answer:
+    def ask(question: SumQuestion) -> Answer:
         answers = [client.answer(question) for client in asked_clients]
         return {name: sum(answer[name] for answer in answers) for name in answers[0]}  # type: ignore[misc]
 
@@ -150,17 +150,17 @@ def medians(value_counts: Mapping[str, int], ask: Ask) -> dict[str, float]:
         bounds = {
             name: (_number(lower), _number(upper)) for name, (lower, upper) in middles.items()
         }
-        counts_at_most = ask(Question("at-most", bounds))
+        counts_at_most = ask(SumQuestion("at-most", bounds))
         for name, pair in ranges.items():
-            for which, middle in enumerate(middles[name]):
-                if counts_at_most[name][which] >= needed[name][which]:
-                    pair[which][1] = middle
+            for side, middle in enumerate(middles[name]):
+                if counts_at_most[name][side] >= needed[name][side]:
+                    pair[side][1] = middle
                 else:
-                    pair[which][0] = min(middle + 1, pair[which][1])
-    found: dict[str, float] = {}
+                    pair[side][0] = min(middle + 1, pair[side][1])
+    median_of_column: dict[str, float] = {}
     for name, ((lower, _), (upper, _)) in ranges.items():
-        found[name] = (_number(lower) + _number(upper)) / 2
-    return found
+        median_of_column[name] = (_number(lower) + _number(upper)) / 2
+    return median_of_column
 
 
 def _place(number: float) -> int:

@@ -63,7 +63,7 @@ class Cells:
     def __len__(self) -> int:
         return len(self.text_of_row)
 
-    def at(self, rows: np.ndarray) -> Cells:
+    def in_rows(self, rows: np.ndarray) -> Cells:
         """The column in some rows, given by their positions ``(n,)``."""
         used_texts, text_of_row = np.unique(self.text_of_row[rows], return_inverse=True)
         return Cells(tuple(self.texts[number] for number in used_texts.tolist()), text_of_row)

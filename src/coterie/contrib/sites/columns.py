@@ -39,7 +39,7 @@ FILLS = ("median", "mean")
 OTHER = "(other)"
 """In names of features: levels that are rare or unknown."""
 
-PARTS = ("years", "year", "week", "day")
+DATE_PARTS = ("years", "year", "week", "day")
 """Features of a date: years since 2000; and the place in the year, the week and the day, each as a
 sine and a cosine."""
 
@@ -254,9 +254,13 @@ class BooleanColumn(MeasuredColumn):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        both = {text.casefold() for text in self.true} & {text.casefold() for text in self.false}
-        if both:
-            raise SettingError(f"true and false must have no text in common, got {min(both)!r}")
+        common_texts = {text.casefold() for text in self.true} & {
+            text.casefold() for text in self.false
+        }
+        if common_texts:
+            raise SettingError(
+                f"true and false must have no text in common, got {min(common_texts)!r}"
+            )
 
     def value_of(self, text: str) -> float | None:
         folded = text.casefold()
@@ -281,8 +285,8 @@ class DateColumn(MeasuredColumn):
     def __post_init__(self) -> None:
         super().__post_init__()
         for part in self.parts:
-            if part not in PARTS:
-                raise SettingError(f"parts must be some of {', '.join(PARTS)}, got {part!r}")
+            if part not in DATE_PARTS:
+                raise SettingError(f"parts must be some of {', '.join(DATE_PARTS)}, got {part!r}")
         if not self.parts or len(set(self.parts)) < len(self.parts):
             raise SettingError(f"parts must have each part once, got {list(self.parts)}")
 
@@ -458,7 +462,7 @@ class IgnoredColumn(Column):
         return np.empty((len(cells), 0))
 
 
-KINDS: Mapping[str, Callable[..., Column]] = {
+COLUMN_CLASSES: Mapping[str, Callable[..., Column]] = {
     column_class.kind: column_class
     for column_class in (
         NumberColumn,

@@ -86,17 +86,17 @@ def run(arguments: argparse.Namespace) -> int:
         return _check(table, arguments.check, context)
 
     roles = [name for name in (client, *(arguments.target or ()), arguments.subject) if name]
-    others = [name for name in table if name not in roles]
-    check_columns(list(table), roles, others, context)
+    feature_names = [name for name in table if name not in roles]
+    check_columns(list(table), roles, feature_names, context)
     if arguments.order:
-        check_columns(list(table), [arguments.order], others[:1], context)
+        check_columns(list(table), [arguments.order], feature_names[:1], context)
     proposal = infer(
         table,
         client=client,
         target=arguments.target or (),
         subject=arguments.subject or "",
         order=arguments.order or "",
-        least=arguments.least,
+        min_level_rows=arguments.least,
     )
     if out is not None:
         write_whole(out, proposal.schema.toml(proposal.doubts).encode())

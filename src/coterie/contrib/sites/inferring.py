@@ -83,7 +83,7 @@ LISTED_TEXTS = 4
 
 
 @dataclass(frozen=True)
-class Finding:
+class ColumnFinding:
     """What was found out about a column.
 
     Attributes:
@@ -116,7 +116,7 @@ class Proposal:
     """
 
     schema: TableSchema
-    findings: tuple[Finding, ...]
+    findings: tuple[ColumnFinding, ...]
     rows: int
 
     @property
@@ -160,7 +160,7 @@ def infer(
     target: Sequence[str] = (),
     subject: str = "",
     order: str = "",
-    least: int = CategoryColumn.least,
+    min_level_rows: int = CategoryColumn.least,
 ) -> Proposal:
     """Propose a schema for a table.
 
@@ -170,7 +170,7 @@ def infer(
         target: The columns to predict.
         subject: The column of the subject.
         order: The column of the time.
-        least: Least number of training rows of a level.
+        min_level_rows: Least number of training rows of a level.
 
     Returns:
         The schema and the doubts.
@@ -187,7 +187,7 @@ def infer(
         values = _values(name, cells)
         column = None
         if role not in ("client", "subject"):
-            column = _column(values, least, role)
+            column = _column(values, min_level_rows, role)
             columns[name] = column
             _doubt_missing(values, role, rows, isinstance(column, CategoryColumn | TextColumn))
         if not role and isinstance(column, Column) and not isinstance(column, IgnoredColumn):
@@ -197,7 +197,7 @@ def infer(
                 if target_name in table:
                     _doubt_target(values, cells, target_name, table[target_name])
         findings.append(
-            Finding(
+            ColumnFinding(
                 name=name,
                 role=role,
                 column=column,
@@ -226,7 +226,7 @@ def _values(name: str, cells: Cells) -> _Values:
 # What a column is. The first rule that fits decides.
 
 
-def _column(values: _Values, least: int, role: str) -> Column:
+def _column(values: _Values, min_level_rows: int, role: str) -> Column:
     """What a column is; a target or an order is never ignored, nor a text."""
     if not values.counts:
         values.doubts.append("has no value at all: ignored")
@@ -238,7 +238,7 @@ def _column(values: _Values, least: int, role: str) -> Column:
         column = rule(values)
         if column is not None:
             return column
-    return _category(values, 0 if role else least)
+    return _category(values, 0 if role else min_level_rows)
 
 
 def _single_value(values: _Values) -> Column | None:
@@ -260,7 +260,8 @@ def _identifier(values: _Values) -> Column | None:
     has_name_of_id = not ID_WORDS.isdisjoint(word.lower() for word in words)
     are_whole = all(re.fullmatch(r"[0-9]+", text) for text in values.counts)
     are_single_words = all(" " not in text for text in values.counts)
-    number, date = NumberColumn(), DateColumn()
+    number = NumberColumn()
+    date = DateColumn()
     is_measured = all(
         number.value_of(text) is not None or date.value_of(text) is not None
         for text in list(values.counts)[:MAX_TRIED_TEXTS]
@@ -293,27 +294,28 @@ def _number(values: _Values) -> Column | None:
         return None
     decimal = "," if _is_decimal_comma(values) else "."
     column = NumberColumn(decimal=decimal)
-    others = _others(values, column)
-    if others is None:
+    unfit_texts = _unfit_texts(values, column)
+    if unfit_texts is None:
         return None
     if decimal == ",":
         values.doubts.append("has decimal commas")
-    elif any("," in text for text in values.counts if text not in others):
-        example = next(text for text in values.counts if "," in text and text not in others)
+    elif any("," in text for text in values.counts if text not in unfit_texts):
+        example = next(text for text in values.counts if "," in text and text not in unfit_texts)
         values.doubts.append(
             f"has commas between thousands, such as {example!r}: if they are decimal marks, write "
             'decimal = ","'
         )
-    _doubt_others(values, others, "numbers")
-    numbers = {text: column.value_of(text) for text in values.counts if text not in others}
+    _doubt_unfit_texts(values, unfit_texts, "numbers")
+    numbers = {text: column.value_of(text) for text in values.counts if text not in unfit_texts}
     _doubt_codes(values, {text: value for text, value in numbers.items() if value is not None})
-    missing = "indicator" if others else values.how_missing
-    return NumberColumn(decimal=decimal, missing=missing, missing_marks=others)
+    missing = "indicator" if unfit_texts else values.how_missing
+    return NumberColumn(decimal=decimal, missing=missing, missing_marks=unfit_texts)
 
 
 def _is_decimal_comma(values: _Values) -> bool:
     """Whether numbers have decimal commas: more of them fit so than with decimal points."""
-    with_point, with_comma = NumberColumn(), NumberColumn(decimal=",")
+    with_point = NumberColumn()
+    with_comma = NumberColumn(decimal=",")
     point_rows = comma_rows = 0
     for text, rows in values.counts.items():
         point_rows += rows * (with_point.value_of(text) is not None)
@@ -321,24 +323,24 @@ def _is_decimal_comma(values: _Values) -> bool:
     return comma_rows > point_rows
 
 
-def _others(values: _Values, column: MeasuredColumn) -> tuple[str, ...] | None:
+def _unfit_texts(values: _Values, column: MeasuredColumn) -> tuple[str, ...] | None:
     """The texts that are no values of a column of this kind; None if these are too many."""
-    others = []
+    unfit_texts = []
     other_rows = 0
     for text, rows in values.counts.items():
         if column.value_of(text) is None:
-            others.append(text)
+            unfit_texts.append(text)
             other_rows += rows
             if other_rows > (1 - MIN_FITTING_SHARE) * values.rows:
                 return None
-    return tuple(sorted(others)) if len(others) <= MAX_OTHER_TEXTS else None
+    return tuple(sorted(unfit_texts)) if len(unfit_texts) <= MAX_OTHER_TEXTS else None
 
 
-def _doubt_others(values: _Values, others: Sequence[str], plural: str) -> None:
-    if others:
-        rows = sum(values.counts[text] for text in others)
+def _doubt_unfit_texts(values: _Values, unfit_texts: Sequence[str], plural: str) -> None:
+    if unfit_texts:
+        rows = sum(values.counts[text] for text in unfit_texts)
         values.doubts.append(
-            f"has {plural} but for {_quoted(others)} in {_rows(rows)}: read as missing"
+            f"has {plural} but for {_quoted(unfit_texts)} in {_rows(rows)}: read as missing"
         )
 
 
@@ -370,7 +372,10 @@ def _date_format(values: _Values) -> str | None:
     for date_format in _all_formats():
         column = DateColumn(format=date_format)
         fitting = sum(column.value_of(text) is not None for text in tried_texts)
-        if fitting >= MIN_FITTING_SHARE * len(tried_texts) and _others(values, column) is not None:
+        if (
+            fitting >= MIN_FITTING_SHARE * len(tried_texts)
+            and _unfit_texts(values, column) is not None
+        ):
             return date_format
     return None
 
@@ -388,17 +393,17 @@ def _date(values: _Values) -> Column | None:
     if date_format is None:
         return None
     column = DateColumn(format=date_format)
-    others = _others(values, column) or ()
+    unfit_texts = _unfit_texts(values, column) or ()
     # Days and months in the other order may fit as well.
     if date_format.startswith("%d/%m"):
         swapped = DateColumn(format=date_format.replace("%d/%m", "%m/%d"))
-        if _others(values, swapped) == others:
+        if _unfit_texts(values, swapped) == unfit_texts:
             values.doubts.append(
                 "has dates whose day and month cannot be told apart: read as day/month; if it is "
                 f'month/day, write format = "{swapped.format}"'
             )
-    _doubt_others(values, others, "dates")
-    seconds = np.array([column.value_of(text) for text in values.counts if text not in others])
+    _doubt_unfit_texts(values, unfit_texts, "dates")
+    seconds = np.array([column.value_of(text) for text in values.counts if text not in unfit_texts])
     # A place in a year, week or day says something only if the dates fill it.
     span_days = (seconds.max() - seconds.min()) / 86400
     parts = ["years"]
@@ -408,8 +413,10 @@ def _date(values: _Values) -> Column | None:
         parts.append("week")
     if (seconds % 86400).any():
         parts.append("day")
-    missing = "indicator" if others else values.how_missing
-    return DateColumn(format=date_format, parts=tuple(parts), missing=missing, missing_marks=others)
+    missing = "indicator" if unfit_texts else values.how_missing
+    return DateColumn(
+        format=date_format, parts=tuple(parts), missing=missing, missing_marks=unfit_texts
+    )
 
 
 def _text(values: _Values) -> Column | None:
@@ -424,31 +431,35 @@ def _text(values: _Values) -> Column | None:
     return TextColumn(missing=values.how_missing)
 
 
-def _category(values: _Values, least: int) -> Column:
+def _category(values: _Values, min_level_rows: int) -> Column:
     rows_of_key: dict[str, int] = {}
     spellings: dict[str, list[str]] = {}
     for text in values.by_frequency():
         rows_of_key[text.casefold()] = rows_of_key.get(text.casefold(), 0) + values.counts[text]
         spellings.setdefault(text.casefold(), []).append(text)
-    several = [texts for texts in spellings.values() if len(texts) > 1]
-    if several:
+    spelling_variants = [texts for texts in spellings.values() if len(texts) > 1]
+    if spelling_variants:
         values.doubts.append(
-            f"has spellings that differ in upper and lower case, such as {_quoted(several[0])}: read as one"
+            f"has spellings that differ in upper and lower case, such as {_quoted(spelling_variants[0])}: read as one"
         )
     # Each level has its most frequent spelling.
     levels = in_order(texts[0] for texts in spellings.values() if texts[0] != OTHER)
-    rare = [level for level in levels if rows_of_key[level.casefold()] < least]
+    rare = [level for level in levels if rows_of_key[level.casefold()] < min_level_rows]
     if rare and len(rare) == len(levels):
         values.doubts.append(
-            f"has fewer than {least} rows of each level: all become {OTHER}; write a smaller least, or ignore the column"
+            f"has fewer than {min_level_rows} rows of each level: all become {OTHER}; write a smaller least, "
+            "or ignore the column"
         )
     elif rare:
         values.doubts.append(
-            f"has {len(rare)} of {len(levels)} levels in fewer than {least} rows, such as {rare[0]!r:.40}: "
+            f"has {len(rare)} of {len(levels)} levels in fewer than {min_level_rows} rows, such as {rare[0]!r:.40}: "
             f"they become {OTHER}"
         )
     return CategoryColumn(
-        levels=tuple(levels), least=least, ignore_case=bool(several), missing=values.how_missing
+        levels=tuple(levels),
+        least=min_level_rows,
+        ignore_case=bool(spelling_variants),
+        missing=values.how_missing,
     )
 
 

@@ -16,7 +16,7 @@ from coterie.contrib.sites.columns import (
     NumberColumn,
     TextColumn,
 )
-from coterie.contrib.sites.inferring import Finding, Proposal
+from coterie.contrib.sites.inferring import ColumnFinding, Proposal
 from coterie.notebook.tables import count
 from coterie.printable import printable
 
@@ -55,7 +55,7 @@ def screen(proposal: Proposal) -> Group:
     return Group(*parts)
 
 
-def _values(finding: Finding) -> str:
+def _values(finding: ColumnFinding) -> str:
     """The values of a column, in a few words."""
     examples = [
         example if len(example) <= 24 else f"{example[:21]}..."

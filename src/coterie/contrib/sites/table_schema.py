@@ -17,7 +17,7 @@ import numpy as np
 
 from coterie.contrib.sites.cells import Table
 from coterie.contrib.sites.columns import (
-    KINDS,
+    COLUMN_CLASSES,
     Column,
     IgnoredColumn,
     MeasuredColumn,
@@ -32,7 +32,7 @@ from coterie.settings import SettingError, UserError, build, known_list, nearest
 MISSING_MARKS = ("", "na", "n/a", "#n/a", "nan", "nat", "null", "none", "-", "?", ".")
 """Texts that stand for a missing value in any column, in lower case."""
 
-MAX_SCHEMA_BYTES = 1 << 24
+MAX_TABLE_SCHEMA_BYTES = 1 << 24
 """Most bytes of a table schema."""
 
 MAX_LIST_LENGTH = 100
@@ -243,7 +243,7 @@ class TableSchema:
         Raises:
             SettingError: The file cannot be read, or is no schema.
         """
-        document = read_toml_file(path, "the table schema", MAX_SCHEMA_BYTES)
+        document = read_toml_file(path, "the table schema", MAX_TABLE_SCHEMA_BYTES)
         return cls.of(document, f"the table schema {path}")
 
 
@@ -293,13 +293,13 @@ def _column_of(name: str, column_document: Any) -> Column:
         raise SettingError(f"[columns.{name}] must be a table, got {column_document!r:.60}")
     settings = dict(column_document)
     kind = settings.pop("kind", None)
-    if kind not in KINDS:
-        suggestion = nearest(kind, KINDS) if isinstance(kind, str) else ""
+    if kind not in COLUMN_CLASSES:
+        suggestion = nearest(kind, COLUMN_CLASSES) if isinstance(kind, str) else ""
         raise SettingError(
-            f"[columns.{name}]: kind must be one of {', '.join(KINDS)}, got {kind!r:.60}{suggestion}"
+            f"[columns.{name}]: kind must be one of {', '.join(COLUMN_CLASSES)}, got {kind!r:.60}{suggestion}"
         )
     try:
-        column: Column = build(KINDS[kind], settings, owner=f"a column of kind {kind}")  # type: ignore[arg-type]
+        column: Column = build(COLUMN_CLASSES[kind], settings, owner=f"a column of kind {kind}")  # type: ignore[arg-type]
     except SettingError as error:
         raise SettingError(f"[columns.{name}]: {error}") from None
     return column

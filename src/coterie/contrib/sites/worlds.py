@@ -147,9 +147,11 @@ def features_of_rows(rows: Any, schema: TableSchema | Mapping[str, Any]) -> np.n
     if not isinstance(schema, TableSchema):
         schema = TableSchema.of(schema, FACT)
     if isinstance(rows, str | Path):
-        table, context = of_file(Path(rows)), str(rows)
+        context = str(rows)
+        table = of_file(Path(rows))
     else:
-        table, context = of_frame(rows, "the data frame"), "the data frame"
+        context = "the data frame"
+        table = of_frame(rows, context)
     return schema.encoded(table, context)
 
 
@@ -193,7 +195,7 @@ def _clients(
     kept_rows = np.flatnonzero(~lacks_target)
     if not len(kept_rows):
         raise UserError(f"{context}: no row has a value of the target {listed(list(targets))}")
-    kept_table = {name: cells.at(kept_rows) for name, cells in table.items()}
+    kept_table = {name: cells.in_rows(kept_rows) for name, cells in table.items()}
     hints = []
     if lacks_target.any():
         hints.append(
@@ -335,6 +337,6 @@ def _agreed(
     for client_data in clients:
         train = client_data.train
         train_rows = train.inputs[train.index][:, 0].long().numpy()
-        train_table = {name: table[name].at(train_rows) for name in schema.columns}
+        train_table = {name: table[name].in_rows(train_rows) for name in schema.columns}
         asked_clients.append(agreement.Client(schema, train_table, context))
     return agreement.agreed(schema, agreement.summed(asked_clients))

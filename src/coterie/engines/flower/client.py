@@ -438,8 +438,8 @@ def _metrics(order: Order, result: training.ClientResult) -> dict[str, Any]:
         metrics[PERSONAL] = int(result.own_values is not None)
     if result.cell is not None:
         metrics[CELL] = result.cell
-    for statistic, told in result.statistics.items():
-        metrics[f"{STATISTIC}-{statistic}"] = told.tolist()
+    for statistic, values in result.statistics.items():
+        metrics[f"{STATISTIC}-{statistic}"] = values.tolist()
     return metrics
 
 

@@ -300,11 +300,11 @@ class OtherTensors:
     """The parts of a state dict that are not in a row.
 
     Attributes:
-        others: Other tensors, such as integer buffers.
+        outside_row: Other tensors, such as integer buffers.
         tied: Second name -> first name of tensors that have several names.
     """
 
-    others: Mapping[str, Tensor] = field(default_factory=dict)
+    outside_row: Mapping[str, Tensor] = field(default_factory=dict)
     tied: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -358,7 +358,7 @@ def packed(
         for tied_name, first_name in other_tensors.tied.items()
         if first_name in packed_tensors
     }
-    return ArrayRecord({**packed_tensors, **tied_tensors, **other_tensors.others})
+    return ArrayRecord({**packed_tensors, **tied_tensors, **other_tensors.outside_row})
 
 
 def unpacked(array_record: Any, layout: Layout, may_lack: Tensor | None = None) -> Tensor:
@@ -542,14 +542,14 @@ def numbers(metrics: MetricRecord, metric_name: str) -> tuple[float, ...]:
     return stated_values
 
 
-def count_of(metrics: MetricRecord, metric_name: str, meaning: str, least: int = 1) -> int:
+def count_of(metrics: MetricRecord, metric_name: str, meaning: str, minimum: int = 1) -> int:
     """Return the number of things that a metric states.
 
     Args:
         metrics: The metrics of a reply, possibly from an unknown sender.
         metric_name: The name of the metric.
         meaning: What it counts, for the error.
-        least: The smallest number.
+        minimum: The smallest number.
 
     Returns:
         The number.
@@ -560,10 +560,10 @@ def count_of(metrics: MetricRecord, metric_name: str, meaning: str, least: int =
     if metric_name not in metrics:
         raise Unfit(f"its reply has no {meaning} ({metric_name})")
     stated_count = whole(metrics[metric_name])
-    if stated_count is None or stated_count < least:
+    if stated_count is None or stated_count < minimum:
         stated = brief(metrics[metric_name])[:40]
         raise Unfit(
-            f"its {meaning} ({metric_name}) must be a whole number from {least} to 2^63 - 1, got {stated}"
+            f"its {meaning} ({metric_name}) must be a whole number from {minimum} to 2^63 - 1, got {stated}"
         )
     return stated_count
 
@@ -585,7 +585,7 @@ def statistics_of(
     Raises:
         Unfit: The numbers are missing or not finite, or no data have such counts.
     """
-    told: dict[Statistic, np.ndarray] = {}
+    values_of_statistic: dict[Statistic, np.ndarray] = {}
     for statistic in task.statistics:
         stated = np.array(numbers(metrics, of_task(f"{STATISTIC}-{statistic}", task_place)), float)
         if stated.shape != (size_of_statistic[statistic],):
@@ -596,8 +596,8 @@ def statistics_of(
             raise Unfit(f"its {statistic} has a number that is not finite")
         if statistic == "label-counts" and ((stated < 0).any() or (stated % 1).any()):
             raise Unfit("its label-counts are not whole numbers from 0")
-        told[statistic] = stated
-    return told
+        values_of_statistic[statistic] = stated
+    return values_of_statistic
 
 
 def held_out_metrics(held_out_losses: HeldOutLosses) -> dict[str, Any]:
@@ -635,7 +635,7 @@ def held_out_losses_of(
         raise Unfit(
             f"its held-out losses are {len(loss_sums)} sums and {len(upper_triangle)} products for {model_count} models"
         )
-    example_count = count_of(metrics, HELD_OUT_COUNT, "number of held-out examples", least=0)
+    example_count = count_of(metrics, HELD_OUT_COUNT, "number of held-out examples", minimum=0)
     if example_count > most_examples:
         raise Unfit(
             f"it claims {example_count:,} held-out examples, more than {most_examples:,} (robust.most_examples)"

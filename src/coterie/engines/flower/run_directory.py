@@ -255,7 +255,7 @@ def tensors_of(model: Callable[[], nn.Module]) -> tuple[dict[str, Any], dict[str
     net_description: dict[str, Any] = {"trainable": len(layout.tensors), "tensors": tensors}
     if other_tensors.tied:
         net_description["tied"] = dict(other_tensors.tied)
-    return net_description, dict(other_tensors.others)
+    return net_description, dict(other_tensors.outside_row)
 
 
 def _change(setting_name: str, value_before: Any, value_now: Any) -> str | None:

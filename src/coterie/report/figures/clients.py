@@ -42,8 +42,9 @@ def figure(entries: Sequence[Sequence[Summary]]) -> Figure:
     # 1. The scores, from which the places of dots follow.
     scores_of_entry = [_client_scores(entry) for entry in entries]
     all_scores = np.concatenate(scores_of_entry)
-    least, greatest = float(all_scores.min()), float(all_scores.max())
-    step = (greatest - least) / PLACES or 1.0
+    min_score = float(all_scores.min())
+    max_score = float(all_scores.max())
+    step = (max_score - min_score) / PLACES or 1.0
     # 2. A strip for each method, the first at the top.
     height = STRIP_HEIGHT * len(entries) + 0.5
     drawing, ((axes,),) = panels(1, width=COLUMN, height=height)

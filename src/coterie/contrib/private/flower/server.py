@@ -457,7 +457,7 @@ def read_answer(
         cell_name = messages.of_task(CELL, task_place)
         if plan.private.hides_choices or cell_name not in metrics:
             return None, None
-        client_cell = messages.count_of(metrics, cell_name, "cell", least=0)
+        client_cell = messages.count_of(metrics, cell_name, "cell", minimum=0)
         if client_cell >= question.count:
             raise Unfit(f"it says that it is in cell {client_cell} of {question.count}")
         return None, client_cell
