@@ -219,15 +219,15 @@ def test_a_drift_starts_dropped_arms_again_and_finds_its_groups() -> None:
 @pytest.mark.slow
 def test_newcomers_start_dropped_arms_again() -> None:
     world = digits("label-permutation", clients=8)
-    method, world = Auto(patience=4), replace(world, attendance=Attendance(joins={6: 9, 7: 9}))
-    done = run(method, world, 10)
-    assert set(done[7].position.state.dropped) == {FEDAVG, ALONE}
+    method, world = Auto(patience=4), replace(world, attendance=Attendance(joins={6: 12, 7: 12}))
+    done = run(method, world, 13)
+    assert set(done[10].position.state.dropped) == {FEDAVG, ALONE}
     ((number, note),) = notes(done, "arms")
-    assert number == 9
+    assert number == 12
     again = "one model (fedavg) and local models (independent)"
     assert note.text.startswith(f"many clients have joined: clients train {again} again")
     assert set(done[-1].assignment.row) == set(range(8))
-    assert done[8].position.state.leader == done[9].position.state.leader == HALVES
+    assert done[11].position.state.leader == done[12].position.state.leader == HALVES
 
 
 # -- recorded, saved, loaded, and from the command line

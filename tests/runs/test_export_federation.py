@@ -80,6 +80,7 @@ def recorded(folder: Path) -> dict[str, float]:
 OWN = (
     "independent",
     "fedper",
+    "fedbn",
     "fedrep",
     "hcct-p",
     "ditto",
