@@ -26,7 +26,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from coterie.contrib.bench.held_out import distinct_tests
-from coterie.contrib.bench.kinds import KINDS, SIZES, needs_files, scenario, sizes
+from coterie.contrib.bench.kinds import SIZES, WORLD_KINDS, needs_files, scenario, sizes
 from coterie.core import Note, Round
 from coterie.data.world import World
 from coterie.methods import METHODS
@@ -107,7 +107,7 @@ def options() -> argparse.ArgumentParser:
     what.add_argument("--out", type=Path, help="measure, and append to this file")
     what.add_argument("--summary", type=Path, help="print the tables of this file")
     parser.add_argument("--of", default="auto", help="the method that is judged")
-    parser.add_argument("--only", default=joined(KINDS))
+    parser.add_argument("--only", default=joined(WORLD_KINDS))
     parser.add_argument("--methods", default=joined(SETTINGS["frozen"]))
     parser.add_argument("--sizes", default=joined(SIZES))
     parser.add_argument("--participation", default=joined(SETTINGS["participation"]))

@@ -25,7 +25,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from coterie import run
-from coterie.contrib.bench.silos import KINDS, NUMBERS, draw
+from coterie.contrib.bench.silos import REGRESSION_KIND, SILO_KINDS, draw
 from study import regret_summary
 from study.regret import chosen
 from study.regret_summary import CLOSE, NOTHING, Row, table
@@ -54,7 +54,7 @@ RunsOfKind = Mapping[str, Mapping[int, Row]]
 def measured(kind: str, seed: int, method: str) -> dict[str, Any]:
     """Run a method in a drawn world: the row of results."""
     drawn = draw(kind, seed)
-    metric = "R2Score" if kind == NUMBERS else "accuracy"
+    metric = "R2Score" if kind == REGRESSION_KIND else "accuracy"
     began = time.perf_counter()
     num_bytes = 0
     notes = []
@@ -93,7 +93,7 @@ def by_kind(rows: Iterable[Row]) -> dict[str, dict[str, dict[int, Row]]]:
     methods += sorted(run_methods - set(METHODS))
     row_of_run = {(row["kind"], row["seed"], row["method"]): row for row in rows}
     runs_of_kind: dict[str, dict[str, dict[int, Row]]] = {}
-    for kind in KINDS:
+    for kind in SILO_KINDS:
         seeds = sorted({row["seed"] for row in rows if row["kind"] == kind})
         for seed in seeds:
             if any((kind, seed, method) not in row_of_run for method in methods):
@@ -186,12 +186,12 @@ def mean_gaps(rows: Iterable[Row]) -> str:
         for method in methods:
             own_gaps = gaps(runs_of_method, method)
             gap_of_method[method] = mean(own_gaps)
-            if kind != NUMBERS:
+            if kind != REGRESSION_KIND:
                 gaps_of_labels[method] += own_gaps
         cells.append((f"`{kind}`", *_least_in_bold(gap_of_method)))
     if any(gaps_of_labels.values()):
         gap_of_method = {method: mean(own_gaps) for method, own_gaps in gaps_of_labels.items()}
-        cells.append((f"all but `{NUMBERS}`", *_least_in_bold(gap_of_method)))
+        cells.append((f"all but `{REGRESSION_KIND}`", *_least_in_bold(gap_of_method)))
     return table(("kind of world", *(f"`{method}`" for method in methods)), cells, 1)
 
 
@@ -222,7 +222,7 @@ def options() -> argparse.ArgumentParser:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--out", type=Path, help="measure, and append to this file")
     what.add_argument("--summary", type=Path, help="print the tables of this file")
-    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--kinds", default=",".join(SILO_KINDS))
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--draws", type=int, default=NUM_DRAWS, help="draws of each kind")
     parser.add_argument("--first", type=int, default=FIRST_DRAW, help="number of the first draw")

@@ -28,9 +28,9 @@ from study.regret_summary import Worse  # noqa: E402
 from study.run import followed, lines  # noqa: E402
 
 from coterie.contrib.bench.held_out import _bags, distinct_tests, same_sizes  # noqa: E402
-from coterie.contrib.bench.kinds import KINDS, clients, examples, needs_files, scenario, sizes  # noqa: E402
+from coterie.contrib.bench.kinds import WORLD_KINDS, clients, examples, needs_files, scenario, sizes  # noqa: E402
 
-WORLDS = [(kind, size) for kind in KINDS for size in sizes(kind)]
+WORLDS = [(kind, size) for kind in WORLD_KINDS for size in sizes(kind)]
 
 # -- worlds
 # ---------------------------------------------------------------------------------------------------------------
@@ -45,7 +45,10 @@ def assert_holds_out(kind: str, size: str, folder: Path | None) -> None:
     held = np.array([len(data.train) + len(data.validation) for data in own])
     assert 0.8 * n <= held.mean() <= 1.25 * n
     assert all(abs(len(data.validation) - 0.15 * k) <= 1 for data, k in zip(own, held, strict=True))
-    if not {"quantity", "unequal", "dirichlet"} & set(kind.split("-")) or "alike" in KINDS[kind][1]:
+    if (
+        not {"quantity", "unequal", "dirichlet"} & set(kind.split("-"))
+        or "alike" in WORLD_KINDS[kind][1]
+    ):
         assert held.max() <= n
         assert held.min() >= 0.9 * n
     assert min(distinct_tests(world.clients)) >= 18

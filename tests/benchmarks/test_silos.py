@@ -19,7 +19,6 @@ from study import silos  # noqa: E402
 from study.run import lines  # noqa: E402
 
 from coterie.contrib.bench.silos import (  # noqa: E402
-    KINDS,
     LEAST_ROWS,
     LEAST_SITES,
     MOST_ROWS,
@@ -27,6 +26,7 @@ from coterie.contrib.bench.silos import (  # noqa: E402
     MOST_SITES,
     NUM_FEATURES,
     OPPOSITE,
+    SILO_KINDS,
     TEST_ROWS,
     Draw,
     draw,
@@ -50,7 +50,7 @@ def fitted_rule(drawn: Draw, site: int) -> np.ndarray:
     return np.asarray(weights / np.linalg.norm(weights))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SILO_KINDS)
 def test_sites_are_few_and_unequal(kind: str) -> None:
     drawn = draw(kind, 3)
     num_sites = len(drawn.sizes)
@@ -70,7 +70,7 @@ def test_sites_are_few_and_unequal(kind: str) -> None:
         assert arrays(drawn, site, "test")[0].shape == (TEST_ROWS, NUM_FEATURES)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SILO_KINDS)
 def test_sizes_are_in_their_range_and_not_too_many_in_all(kind: str) -> None:
     rng = np.random.default_rng(0)
     for _ in range(200):
@@ -80,7 +80,7 @@ def test_sizes_are_in_their_range_and_not_too_many_in_all(kind: str) -> None:
         assert sum(sizes) <= MOST_ROWS_OF_ALL + LEAST_ROWS * len(sizes)
 
 
-@pytest.mark.parametrize("kind", sorted({*KINDS} - {"rare", "degrees"}))
+@pytest.mark.parametrize("kind", sorted({*SILO_KINDS} - {"rare", "degrees"}))
 def test_sites_that_differ_have_the_rule_of_their_kind(kind: str) -> None:
     drawn = draw(kind, 5)
     alike = [site for site in range(len(drawn.sizes)) if site not in drawn.differing]
@@ -291,4 +291,4 @@ def test_documents_have_the_tables_and_the_sentences(
         "training alone. Where all sites have the same data distribution, it ended with several "
         "groups in 0 of 1."
     )
-    assert len(silos_tables.kinds().splitlines()) == len(KINDS)
+    assert len(silos_tables.kinds().splitlines()) == len(SILO_KINDS)

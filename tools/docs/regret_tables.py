@@ -19,7 +19,7 @@ from study.frozen import frozen  # noqa: E402
 from study.regret_summary import Row, Runs  # noqa: E402
 from study.run import lines  # noqa: E402
 
-from coterie.contrib.bench.kinds import KINDS, SIZES, needs_files  # noqa: E402
+from coterie.contrib.bench.kinds import SIZES, WORLD_KINDS, needs_files  # noqa: E402
 
 ALIKE = BENCHMARKS / "results" / "alike.jsonl"
 REGRET = BENCHMARKS / "results" / "regret.jsonl.gz"
@@ -39,7 +39,7 @@ def rows() -> list[Row]:
         for row in lines(REGRET)
         if row["settings"] == frozen(SETTINGS, row["kind"], row["method"])
     ]
-    kinds, sizes, methods = list(KINDS), list(SIZES), list(SETTINGS["frozen"])
+    kinds, sizes, methods = list(WORLD_KINDS), list(SIZES), list(SETTINGS["frozen"])
 
     def place(row: Row) -> tuple[int, int, float, int]:
         return (

@@ -14,7 +14,7 @@ sys.path.append(str(BENCHMARKS))
 from study import silos  # noqa: E402
 from study.run import lines  # noqa: E402
 
-from coterie.contrib.bench.silos import KINDS, NUMBERS  # noqa: E402
+from coterie.contrib.bench.silos import REGRESSION_KIND, SILO_KINDS  # noqa: E402
 
 SILOS = BENCHMARKS / "results" / "silos.jsonl"
 COMMAND = "python benchmarks/study/silos.py --out benchmarks/results/silos.jsonl"
@@ -29,13 +29,13 @@ def tables() -> str:
 
 def kinds() -> str:
     """A line per kind of world: how its sites differ."""
-    return "".join(f"- `{kind}`: {about}.\n" for kind, about in KINDS.items())
+    return "".join(f"- `{kind}`: {about}.\n" for kind, about in SILO_KINDS.items())
 
 
 def found() -> str:
     """The numbers of the default in sentences, over all kinds with labels."""
     runs_of_kind = silos.by_kind(lines(SILOS))
-    runs_of_kind.pop(NUMBERS, None)
+    runs_of_kind.pop(REGRESSION_KIND, None)
     if not runs_of_kind:
         return NOT_YET
     gaps_of_draws = []

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from coterie.cli.arguments import Parser
 from coterie.contrib.bench import benching
-from coterie.contrib.bench.benching import bench, compared, entrant
+from coterie.contrib.bench.benching import bench, compared, entrant_of
 from coterie.contrib.bench.command import options, run
 from coterie.contrib.bench.measuring import measure
 from coterie.contrib.bench.ranking import (
@@ -147,7 +147,7 @@ def test_wins_and_losses_of_one_method() -> None:
     same[0] += 0.05
     compared_results = results_of({"own": base, "better": better, "same": same})  # type: ignore[dict-item]
     to_better, to_same = against(compared_results, "own")
-    assert (to_better.other, to_better.wins, to_better.ties, to_better.losses) == (
+    assert (to_better.opponent, to_better.wins, to_better.ties, to_better.losses) == (
         "better", 0, 0, 12,
     )  # fmt: skip
     assert to_better.corrected == pytest.approx(2 * to_better.p)
@@ -298,7 +298,7 @@ def test_rows_are_checked_before_they_are_compared() -> None:
     # The same rows under another name are as good as those that are recorded.
     result = compared("quick", own)
     (comparisons,) = result.judged
-    assert {c.other: (c.ties, c.p) for c in comparisons}["fedavg"] == (len(QUICK), 1.0)
+    assert {c.opponent: (c.ties, c.p) for c in comparisons}["fedavg"] == (len(QUICK), 1.0)
 
 
 # -- the command
@@ -357,7 +357,7 @@ def test_a_users_method_is_run_compared_and_written(
 @pytest.mark.slow  # processes
 def test_rows_do_not_depend_on_the_number_of_workers() -> None:
     jobs = [('{"name": "fedavg"}', "{}", "drift/sine", seed, None) for seed in (0, 1)]
-    one, two = (list(benching._made(jobs, workers)) for workers in (1, 2))
+    one, two = (list(benching._rows_of_jobs(jobs, workers)) for workers in (1, 2))
     assert [replace(r, seconds=0.0) for r in one] == [replace(r, seconds=0.0) for r in two]
 
 
@@ -378,13 +378,13 @@ def test_mistakes_are_sentences() -> None:
     with pytest.raises(UserError, match="there is no suite 'quikc'; did you mean quick"):
         call("quikc")
     with pytest.raises(UserError, match="did you mean fedavg"):
-        entrant("fedagv")
+        entrant_of("fedagv")
     with pytest.raises(SettingError, match="no method of this run, training or scenario"):
-        entrant("fedavg", ["nonsense=1"])
+        entrant_of("fedavg", ["nonsense=1"])
     with pytest.raises(UserError, match="a suite has its own worlds"):
-        entrant("fedavg", ["training.lr=0.3"])
+        entrant_of("fedavg", ["training.lr=0.3"])
     with pytest.raises(UserError, match="has the name of Coterie's method 'fedavg'"):
-        entrant("coterie.methods.fedavg:FedAvg")
+        entrant_of("coterie.methods.fedavg:FedAvg")
     with pytest.raises(UserError, match="bench needs a folder"):
         bench("quick", "fedavg")
     with pytest.raises(UserError, match="leave out --method"):
@@ -392,13 +392,13 @@ def test_mistakes_are_sentences() -> None:
 
 
 def test_methods_have_the_settings_of_their_recorded_rows() -> None:
-    assert entrant("ifca").settings == {"models": 4}
-    assert entrant("ifca", ["models=2"]).settings == {"models": 2}
-    assert entrant("fedavg").settings == {}
+    assert entrant_of("ifca").settings == {"models": 4}
+    assert entrant_of("ifca", ["models=2"]).settings == {"models": 2}
+    assert entrant_of("fedavg").settings == {}
 
 
 def test_the_command_is_registered_and_the_rows_are_packaged() -> None:
     document = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
     commands = document["project"]["entry-points"]["coterie.commands"]
-    assert commands["bench"] == "coterie.contrib.bench.command:COMMAND"
+    assert commands["bench"] == "coterie.contrib.bench.command:BENCH_COMMAND"
     assert "contrib/bench/rows/*" in document["tool"]["setuptools"]["package-data"]["coterie"]

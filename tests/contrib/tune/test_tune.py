@@ -16,7 +16,7 @@ import coterie
 from coterie.cli.arguments import Parser
 from coterie.contrib.tune import proposing, tuning
 from coterie.contrib.tune.command import options, run
-from coterie.contrib.tune.judging import Judged, Trial, judge, without_tests, world_of
+from coterie.contrib.tune.judging import Judged, PlannedTrial, judge, without_tests, world_of
 from coterie.contrib.tune.results import write_results
 from coterie.contrib.tune.space import (
     Among,
@@ -226,13 +226,15 @@ def test_an_interrupted_tuning_goes_on_with_the_same_trials(tmp_path: Path) -> N
 
 def test_a_trial_below_the_bound_is_stopped_and_the_median_is_the_bound(tmp_path: Path) -> None:
     spec = normal({**SMALL, "methods": ["fedavg"], "eval_every": 1})
-    whole = judge(Trial("fedavg", 0, {}), spec, 0.2, {})
+    whole = judge(PlannedTrial("fedavg", 0, {}), spec, 0.2, {})
     assert (whole.state, whole.rounds) == ("complete", 4)
-    stopped = judge(Trial("fedavg", 1, {}), spec, 0.2, {2: 1.1})
+    stopped = judge(PlannedTrial("fedavg", 1, {}), spec, 0.2, {2: 1.1})
     assert (stopped.state, stopped.rounds) == ("pruned", 2)
     assert stopped.curve == {number: whole.curve[number] for number in ("1", "2")}
     # A trial that is equal to the bound goes on, and none is stopped in its last round.
-    assert judge(Trial("fedavg", 2, {}), spec, 0.2, {2: whole.curve["2"], 4: 1.1}).rounds == 4
+    assert (
+        judge(PlannedTrial("fedavg", 2, {}), spec, 0.2, {2: whole.curve["2"], 4: 1.1}).rounds == 4
+    )
     result = small_tuning(tmp_path / "t", trials=4)
     earlier = [
         Judged("flhc", number, {}, "complete", 0.5, curve={"2": score})
@@ -244,7 +246,7 @@ def test_a_trial_below_the_bound_is_stopped_and_the_median_is_the_bound(tmp_path
 
 def test_a_trial_whose_settings_do_not_fit_is_a_row_with_its_reason() -> None:
     spec = normal({**SMALL, "methods": [{"name": "flhc", "threshold": "none"}]})
-    judged = judge(Trial("flhc", 0, {}), spec, 0.2, {})
+    judged = judge(PlannedTrial("flhc", 0, {}), spec, 0.2, {})
     assert judged.state == "failed"
     assert judged.score is None
     assert "threshold" in judged.reason
@@ -356,4 +358,4 @@ def test_a_method_of_the_users_own_is_tuned_by_its_place(
 def test_the_command_is_registered() -> None:
     entry = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     commands = entry["entry-points"]["coterie.commands"]
-    assert commands["tune"] == "coterie.contrib.tune.command:COMMAND"
+    assert commands["tune"] == "coterie.contrib.tune.command:TUNE_COMMAND"

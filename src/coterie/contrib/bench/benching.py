@@ -16,7 +16,7 @@ import torch
 from coterie.contrib.bench.measuring import measure
 from coterie.contrib.bench.ranking import Against, Results, Standing, against, results, standings
 from coterie.contrib.bench.rows import (
-    ENDINGS,
+    ROW_FILE_SUFFIXES,
     Row,
     append_row,
     mistakes,
@@ -72,16 +72,19 @@ class Bench:
 
     def plain(self) -> dict[str, Any]:
         """The results as tables and lists, for JSON."""
+        comparisons = []
+        for group in self.judged:
+            comparisons += [comparison.plain() for comparison in group]
         return {
             "suite": self.suite,
             "worlds": [world.name for world in self.compared.worlds],
             "ranking": [asdict(standing) for standing in self.standings],
-            "against": [asdict(comparison) for group in self.judged for comparison in group],
+            "against": comparisons,
             "incomplete": dict(self.compared.incomplete),
         }
 
 
-def entrant(name: str, settings: Sequence[str] = ()) -> Entrant:
+def entrant_of(name: str, settings: Sequence[str] = ()) -> Entrant:
     """A method by its name or place, with the settings of its recorded rows unless others are given.
 
     Args:
@@ -103,10 +106,10 @@ def entrant(name: str, settings: Sequence[str] = ()) -> Entrant:
     changed = {**spec, "methods": []}
     if changed != {**normal({"methods": [{"name": name}]}), "methods": []}:
         raise UserError("--set changes a setting of the method alone: a suite has its own worlds")
-    given = without_class(table) or dict(FROZEN_SETTINGS.get(name, {}))
-    full_table = {"name": name, **given}
+    method_settings = without_class(table) or dict(FROZEN_SETTINGS.get(name, {}))
+    full_table = {"name": name, **method_settings}
     made_of_table(full_table)
-    return Entrant(method_type.name, full_table, given)
+    return Entrant(method_type.name, full_table, method_settings)
 
 
 @public
@@ -143,12 +146,12 @@ def bench(
     names = [methods] if isinstance(methods, str) else list(methods)
     if names and folder is None:
         raise UserError("bench needs a folder for the rows of the methods that it runs")
-    entrants = [entrant(name, settings) for name in names]
+    entrants = [entrant_of(name, settings) for name in names]
     own_rows: list[Row] = []
-    for each in entrants:
-        path = Path(str(folder)) / f"{each.name}.jsonl"
-        run_missing(suite, each, path, data_folder(data), workers, progress)
-        own_rows += [row for row in read_rows(path) if (row.method, row.key[2]) == each.key]
+    for entrant in entrants:
+        path = Path(str(folder)) / f"{entrant.name}.jsonl"
+        run_missing(suite, entrant, path, data_folder(data), workers, progress)
+        own_rows += [row for row in read_rows(path) if (row.method, row.key[2]) == entrant.key]
     return compared(suite, own_rows, rows)
 
 
@@ -160,68 +163,68 @@ def compared(suite: str, own_rows: Sequence[Row], files: Sequence[Path | str] = 
     """
     worlds = suite_of(suite)
     recorded = recorded_rows()
-    others: list[Row] = []
+    further_rows: list[Row] = []
     for path in files:
-        others += read_rows(Path(path))
-    wrong = mistakes([*own_rows, *others], worlds, recorded)
+        further_rows += read_rows(Path(path))
+    wrong = mistakes([*own_rows, *further_rows], worlds, recorded)
     if wrong:
         raise UserError(f"these rows cannot be compared: {wrong[0]}")
-    found = results([*recorded, *others, *own_rows], worlds)
+    suite_results = results([*recorded, *further_rows, *own_rows], worlds)
     # Of a method with several settings, the label names them.
     own_keys = {(row.method, row.key[2]) for row in own_rows}
     judged = []
-    for label in found.methods:
-        first_runs = next(iter(found.runs.values()))
+    for label in suite_results.methods:
+        first_runs = next(iter(suite_results.runs.values()))
         row = next(iter(first_runs[label].values()))
         if (row.method, row.key[2]) in own_keys:
-            judged.append(against(found, label))
-    return Bench(suite, found, standings(found), judged)
+            judged.append(against(suite_results, label))
+    return Bench(suite, suite_results, standings(suite_results), judged)
 
 
-def missing_runs(suite: str, each: Entrant, path: Path) -> list[tuple[BenchWorld, int]]:
+def missing_runs(suite: str, entrant: Entrant, path: Path) -> list[tuple[BenchWorld, int]]:
     """The runs of a method in a suite that its file of rows lacks.
 
     Raises:
         UserError: The file has rows of another version of the suites.
     """
-    if not path.name.endswith(ENDINGS):
-        raise UserError(f"a file of rows ends in {' or '.join(ENDINGS)}, got {path}")
-    there: set[Any] = set()
+    if not path.name.endswith(ROW_FILE_SUFFIXES):
+        raise UserError(f"a file of rows ends in {' or '.join(ROW_FILE_SUFFIXES)}, got {path}")
+    done_keys: set[Any] = set()
     if path.exists():
         rows = read_rows(path)
         wrong = mistakes(rows, (), recorded_rows())
         if wrong:
             raise UserError(f"{path}: {wrong[0]}")
-        there = {row.key for row in rows}
+        done_keys = {row.key for row in rows}
     missing = []
     for world in suite_of(suite):
         for seed in world.seeds:
-            if (world.name, *each.key, seed) not in there:
+            if (world.name, *entrant.key, seed) not in done_keys:
                 missing.append((world, seed))
     return missing
 
 
 def run_missing(
     suite: str,
-    each: Entrant,
+    entrant: Entrant,
     path: Path,
     folder: str | None,
     workers: int | None = None,
     progress: Callable[[], None] = lambda: None,
 ) -> None:
     """Make the runs of a method that its file of rows lacks, and add them to the file."""
-    missing = missing_runs(suite, each, path)
+    missing = missing_runs(suite, entrant, path)
     needs_data = [world.name for world, _ in missing if world.family == "files"]
     if needs_data and folder is None:
         raise UserError(f"{needs_data[0]} needs data files: give --data DIR or set COTERIE_DATA")
     if not missing:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    table = json.dumps(each.table)
-    settings = json.dumps(each.settings)
+    table = json.dumps(entrant.table)
+    settings = json.dumps(entrant.settings)
     jobs = [(table, settings, world.name, seed, folder) for world, seed in missing]
     with locked(path.parent):
-        for row in _made(jobs, workers or default_workers()):
+        for row in _rows_of_jobs(jobs, workers or default_workers()):
             append_row(path, row)
             progress()
 
@@ -229,7 +232,7 @@ def run_missing(
 Job = tuple[str, str, str, int, str | None]
 
 
-def _made(jobs: Sequence[Job], workers: int) -> Iterator[Row]:
+def _rows_of_jobs(jobs: Sequence[Job], workers: int) -> Iterator[Row]:
     """The rows of runs, in order: one after the other in this process, or several at the same time."""
     if workers == 1 or len(jobs) == 1:
         yield from map(_row, jobs)

@@ -9,7 +9,7 @@ from pathlib import Path
 from coterie.cli.arguments import Command, Parser, UsageError, common
 from coterie.printable import say
 
-DESCRIPTION = """\
+BENCH_DESCRIPTION = """\
 Run a method in the frozen worlds of a suite, and compare it with the recorded rows of all other methods: rank, gap to the
 best, worst clients, bytes, and for each other method wins, losses and a test. (make bench measures speed, not this.)
 Without --method, show the ranking of the recorded rows.
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the methods, and print how they compare; returns the exit status."""
     # Imported here, so that help appears immediately.
     from coterie.cli import fail
-    from coterie.contrib.bench.benching import compared, entrant, missing_runs, run_missing
+    from coterie.contrib.bench.benching import compared, entrant_of, missing_runs, run_missing
     from coterie.contrib.bench.results import written
     from coterie.contrib.bench.rows import mistakes, read_rows, recorded_rows
     from coterie.contrib.bench.suites import suite_of
@@ -84,17 +84,17 @@ def run(arguments: argparse.Namespace) -> int:
             say(f"{arguments.check} has all rows of the suite {arguments.suite}")
         return 1 if wrong else 0
     folder = Path(arguments.out or Path("runs", "bench"))
-    entrants = [entrant(name, arguments.set) for name in dict.fromkeys(arguments.method)]
+    entrants = [entrant_of(name, arguments.set) for name in dict.fromkeys(arguments.method)]
     own_rows = []
-    for each in entrants:
-        path = folder / f"{each.name}.jsonl"
+    for entrant in entrants:
+        path = folder / f"{entrant.name}.jsonl"
         total = sum(len(world.seeds) for world in worlds)
-        done = total - len(missing_runs(arguments.suite, each, path))
+        done = total - len(missing_runs(arguments.suite, entrant, path))
         try:
-            with Steps(watched(arguments.json), each.name, total, done) as steps:
+            with Steps(watched(arguments.json), entrant.name, total, done) as steps:
                 run_missing(
                     arguments.suite,
-                    each,
+                    entrant,
                     path,
                     data_folder(arguments.data),
                     arguments.workers,
@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
                 )
         except KeyboardInterrupt:
             return fail("interrupted; the same command goes on", 130)
-        own_rows += [row for row in read_rows(path) if (row.method, row.key[2]) == each.key]
+        own_rows += [row for row in read_rows(path) if (row.method, row.key[2]) == entrant.key]
     result = compared(arguments.suite, own_rows, arguments.rows)
     files = written(result, folder) if entrants or arguments.out else []
     if arguments.json:
@@ -114,4 +114,4 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-COMMAND = Command("compare a method with recorded results", DESCRIPTION, options, run)
+BENCH_COMMAND = Command("compare a method with recorded results", BENCH_DESCRIPTION, options, run)

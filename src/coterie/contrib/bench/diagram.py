@@ -11,7 +11,7 @@ from coterie.report.figures import style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LINE_HEIGHT = 0.16
+METHOD_LINE_HEIGHT = 0.16
 """Height in inches of a method's line, and of a bar."""
 
 BAR_GAP = 0.6
@@ -21,11 +21,11 @@ AXIS_LINES = 2.2
 """Lines of the axis with its numbers."""
 
 
-def draw(found: Cliques, path: Path, judged: tuple[str, ...] = ()) -> Path:
+def draw(cliques: Cliques, path: Path, judged: tuple[str, ...] = ()) -> Path:
     """Draw the diagram of Demšar 2006, with bars as Benavoli et al. 2016 advise.
 
     Args:
-        found: The ranks and which methods do not differ significantly.
+        cliques: The ranks and which methods do not differ significantly.
         path: The figure, a .pdf, .png or .svg.
         judged: Methods whose names are bold.
 
@@ -37,18 +37,21 @@ def draw(found: Cliques, path: Path, judged: tuple[str, ...] = ()) -> Path:
     """
     style.check_installed("figures", "report")
     style.load()
-    return style.write(lambda: _figure(found, judged), [path])[0]
+    return style.write(lambda: _figure(cliques, judged), [path])[0]
 
 
-def _figure(found: Cliques, judged: tuple[str, ...]) -> Figure:
-    methods = list(found.ranks)
+def _figure(cliques: Cliques, judged: tuple[str, ...]) -> Figure:
+    methods = list(cliques.ranks)
     # The better half has its names on the left, the other half on the right.
     left_count = (len(methods) + 1) // 2
-    bar_lines = BAR_GAP * len(found.groups)
+    bar_lines = BAR_GAP * len(cliques.groups)
     num_lines = AXIS_LINES + bar_lines + left_count + 0.5
-    figure, axes_grid = style.panels(1, width=style.PAGE, height=LINE_HEIGHT * num_lines + 0.3)
+    figure, axes_grid = style.panels(
+        1, width=style.PAGE, height=METHOD_LINE_HEIGHT * num_lines + 0.3
+    )
     axes = axes_grid[0, 0]
-    low, high = 1, max(len(methods), 2)
+    low = 1
+    high = max(len(methods), 2)
     margin = 0.35 * (high - low)
     axes.set_xlim(low - margin, high + margin)
     axes.set_ylim(num_lines, 0)
@@ -62,8 +65,8 @@ def _figure(found: Cliques, judged: tuple[str, ...]) -> Figure:
         axes.text(mark, axis_line - 0.4, str(mark), ha="center", va="bottom", fontsize=7)
     axes.text((low + high) / 2, 0.1, "mean rank", ha="center", va="center", fontsize=7)
     # A bar over each group of methods that do not differ.
-    for number, group in enumerate(found.groups):
-        ranks = [found.ranks[method] for method in group]
+    for number, group in enumerate(cliques.groups):
+        ranks = [cliques.ranks[method] for method in group]
         line = AXIS_LINES + BAR_GAP * (number + 0.3)
         axes.plot(
             [min(ranks) - 0.05, max(ranks) + 0.05],
@@ -75,7 +78,7 @@ def _figure(found: Cliques, judged: tuple[str, ...]) -> Figure:
     # From the axis down to the method's line, and out to its name.
     for place, method in enumerate(methods):
         is_left = place < left_count
-        rank = found.ranks[method]
+        rank = cliques.ranks[method]
         line = AXIS_LINES + bar_lines + (place if is_left else len(methods) - 1 - place) + 0.5
         name_at = low - 0.05 * margin if is_left else high + 0.05 * margin
         colour = style.COLOURS[0] if method in judged else style.GREY

@@ -29,7 +29,7 @@ from coterie.settings import setting
 SKEWED = ("dirichlet", "classes", "shards")
 """Partitions by which clients differ in their classes."""
 
-TESTS = 1000
+MAX_TEST_EXAMPLES = 1000
 """Most test examples of a client."""
 
 TOPICS, NO_WORDS = 4, 2
@@ -67,7 +67,7 @@ class HeldOut(Scenario):
         self, pool: Pool, rng: np.random.Generator, n: int
     ) -> tuple[Parts, np.ndarray | None]:
         dealt_rows = self._dealt(pool.labels, rng)
-        dealt_pool = pool if dealt_rows is None else _taken(pool, dealt_rows)
+        dealt_pool = pool if dealt_rows is None else _pool_of_rows(pool, dealt_rows)
         kinds = None
         if self.alike:
             examples_of_client = self.holdout.samples or 1
@@ -113,7 +113,7 @@ class HeldOut(Scenario):
         rng = numpy_generator(seed, Purpose.DATA, 2)
         if data.test is None:
             undealt_rows = np.setdiff1d(np.arange(len(data.train)), np.concatenate(parts))
-            data = replace(data, test=_taken(data.train, undealt_rows))
+            data = replace(data, test=_pool_of_rows(data.train, undealt_rows))
         if self.partition.kind in SKEWED:
             steps = super()._clients(data, parts, kinds, shifts, rows, seed)
             proportional_steps = []
@@ -123,11 +123,13 @@ class HeldOut(Scenario):
                 )
             return proportional_steps
         assert data.test is not None
-        data = replace(data, test=_taken(data.test, _some(data.test, self.partition.kind, rng)))
+        data = replace(
+            data, test=_pool_of_rows(data.test, _capped_rows(data.test, self.partition.kind, rng))
+        )
         return super()._clients(data, parts, kinds, shifts, rows, seed)
 
 
-def _taken(pool: Pool, rows: np.ndarray) -> Pool:
+def _pool_of_rows(pool: Pool, rows: np.ndarray) -> Pool:
     index = torch.from_numpy(rows)
     return Pool(
         pool.inputs[index],
@@ -145,27 +147,29 @@ def _bags(pool: Pool, vocabulary: int) -> Pool:
     return Pool(counts, pool.meta["topic"], pool.meta)
 
 
-def _some(pool: Pool, kind: str, rng: np.random.Generator) -> np.ndarray:
-    """At most :data:`TESTS` rows of each kind, such as the domain."""
+def _capped_rows(pool: Pool, kind: str, rng: np.random.Generator) -> np.ndarray:
+    """At most :data:`MAX_TEST_EXAMPLES` rows of each kind, such as the domain."""
     kind_of_row = pool.meta[kind].numpy() if kind in pool.meta else np.zeros(len(pool), int)
     chosen_rows = []
     for value in np.unique(kind_of_row):
-        chosen_rows.append(rng.permutation(np.flatnonzero(kind_of_row == value))[:TESTS])
+        chosen_rows.append(
+            rng.permutation(np.flatnonzero(kind_of_row == value))[:MAX_TEST_EXAMPLES]
+        )
     return np.sort(np.concatenate(chosen_rows))
 
 
-def _in_proportion(own: ClientData, rng: np.random.Generator) -> ClientData:
+def _in_proportion(client_data: ClientData, rng: np.random.Generator) -> ClientData:
     """A client whose test data, all of the test pool, have been drawn in the proportions of its own classes.
 
     A class of which there are too few gives each of its examples several times, so that it counts
     for its share.
     """
-    assert isinstance(own.test.targets, torch.Tensor)
-    own_labels = torch.cat([own.train.targets, own.validation.targets]).numpy()
-    test_labels = own.test.targets.numpy()
+    assert isinstance(client_data.test.targets, torch.Tensor)
+    own_labels = torch.cat([client_data.train.targets, client_data.validation.targets]).numpy()
+    test_labels = client_data.test.targets.numpy()
     classes, counts = np.unique(own_labels, return_counts=True)
     # How many test examples of each class: rounded so that they add up.
-    test_count = min(TESTS, len(test_labels))
+    test_count = min(MAX_TEST_EXAMPLES, len(test_labels))
     ends = np.round(np.cumsum(counts) * test_count / counts.sum()).astype(int)
     chosen_rows = []
     for label, quota in zip(classes, np.diff(ends, prepend=0), strict=True):
@@ -173,22 +177,31 @@ def _in_proportion(own: ClientData, rng: np.random.Generator) -> ClientData:
         chosen_rows.append(np.resize(rows_of_class, quota))
     chosen = torch.from_numpy(np.sort(np.concatenate(chosen_rows)))
     return replace(
-        own, test=Split(own.test.inputs, own.test.index[chosen], own.test.targets[chosen])
+        client_data,
+        test=Split(
+            client_data.test.inputs,
+            client_data.test.index[chosen],
+            client_data.test.targets[chosen],
+        ),
     )
 
 
 def same_sizes(
-    labels: np.ndarray, clients: int, each: int, alpha: float, rng: np.random.Generator
+    labels: np.ndarray,
+    clients: int,
+    examples_of_client: int,
+    alpha: float,
+    rng: np.random.Generator,
 ) -> Parts:
-    """Give every client ``each`` examples, whose classes are of shares drawn from ``Dirichlet(alpha)`` for each client.
+    """Give every client equally many examples, whose classes are of shares drawn from ``Dirichlet(alpha)`` for each client.
 
     Clients take an example in turn, in a new random order each time. A class of which nothing is
     left is drawn no more.
 
     Args:
-        labels: Labels ``(N,)`` of the examples, N >= clients * each.
+        labels: Labels ``(N,)`` of the examples, N >= clients * examples_of_client.
         clients: Number of clients.
-        each: Examples of a client.
+        examples_of_client: Examples of a client.
         alpha: Concentration of the Dirichlet distribution.
         rng: Draws the shares and the examples.
 
@@ -199,7 +212,7 @@ def same_sizes(
     rows_left = [list(rng.permutation(np.flatnonzero(labels == label))) for label in classes]
     shares = rng.dirichlet(np.full(len(classes), alpha), clients)
     parts: list[list[int]] = [[] for _ in range(clients)]
-    for _ in range(each):
+    for _ in range(examples_of_client):
         for client in rng.permutation(clients):
             weights = shares[client] * [bool(rows) for rows in rows_left]
             # Nothing is left of any class that the client has: any other class.

@@ -101,12 +101,12 @@ MIXTURE_KINDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 that of the groups, or of Dirichlet's concentration, where clients are of one size, unlike those of
 ``dirichlet``. Of shards each client has two, of one class each."""
 
-KINDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {**GROUPS_KINDS, **MIXTURE_KINDS}
+WORLD_KINDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {**GROUPS_KINDS, **MIXTURE_KINDS}
 """All kinds."""
 
 SIZES = ("large", "many", "few", "tiny")
 
-VALIDATION = 0.15
+HELD_OUT_SHARE = 0.15
 """The share of a client's examples that it holds out."""
 
 
@@ -117,7 +117,7 @@ def in_files(scenario: Scenario) -> bool:
 
 def needs_files(kind: str) -> bool:
     """Whether its data are read from a folder."""
-    return in_files(SCENARIOS[KINDS[kind][0]])
+    return in_files(SCENARIOS[WORLD_KINDS[kind][0]])
 
 
 def sizes(kind: str) -> tuple[str, ...]:
@@ -129,7 +129,7 @@ def sizes(kind: str) -> tuple[str, ...]:
 
 def clients(kind: str) -> int:
     """How many clients a world has."""
-    return int(KINDS[kind][1].get("clients", CLIENTS))
+    return int(WORLD_KINDS[kind][1].get("clients", CLIENTS))
 
 
 def examples(kind: str, size: str) -> int:
@@ -142,11 +142,11 @@ def scenario(kind: str, size: str, participation: float = 1.0) -> HeldOut:
     """A world's scenario.
 
     Args:
-        kind: One of :data:`KINDS`.
+        kind: One of :data:`WORLD_KINDS`.
         size: One of its :func:`sizes`.
         participation: The probability that a client answers. None is taken to have gone.
     """
-    scenario_name, changes = KINDS[kind]
+    scenario_name, changes = WORLD_KINDS[kind]
     examples_of_client = examples(kind, size)
     settings = {
         **_settings_of(SCENARIOS[scenario_name]),
@@ -156,8 +156,8 @@ def scenario(kind: str, size: str, participation: float = 1.0) -> HeldOut:
         "patience": 10_000,
     }
     settings |= {
-        "train": 1 - VALIDATION,
-        "validation": VALIDATION,
+        "train": 1 - HELD_OUT_SHARE,
+        "validation": HELD_OUT_SHARE,
         "samples": examples_of_client,
         "test": "whole",
     }
@@ -168,8 +168,8 @@ def scenario(kind: str, size: str, participation: float = 1.0) -> HeldOut:
         share = examples_of_client / settings["least"]
         settings |= {
             "samples": settings["least"],
-            "train": (1 - VALIDATION) * share,
-            "validation": VALIDATION * share,
+            "train": (1 - HELD_OUT_SHARE) * share,
+            "validation": HELD_OUT_SHARE * share,
             "test": "share",
         }
     elif settings["partition"] == "quantity" or kind == "dirichlet":

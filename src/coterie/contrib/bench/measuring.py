@@ -43,7 +43,7 @@ def measure(
     Raises:
         UserError: Files are missing, or the method has no score for some client.
     """
-    world, data_digest = _made(bench_world, seed, folder)
+    world, data_digest = _world_and_digest(bench_world, seed, folder)
     # With adversaries, every method has the limits that a run has by default then.
     robust = Robust() if world.attacks else AS_PUBLISHED
     began = time.perf_counter()
@@ -95,7 +95,7 @@ def measure(
 
 
 @lru_cache(maxsize=1)
-def _made(bench_world: BenchWorld, seed: int, folder: str | None) -> tuple[World, str]:
+def _world_and_digest(bench_world: BenchWorld, seed: int, folder: str | None) -> tuple[World, str]:
     """A world of a seed, and the digest of its data; the newest is kept for the next method."""
     world = bench_world.build(seed, folder)
     return world, digest(world)[:12]

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import scipy.stats
@@ -146,13 +147,13 @@ def standings(compared: Results) -> list[Standing]:
     scores = compared.scores()
     ranks = scipy.stats.rankdata(-np.round(scores, TIE_DIGITS), axis=1)
     gaps = scores.max(axis=1, keepdims=True) - scores
-    found = []
+    standings_of_methods = []
     for place, method in enumerate(compared.methods):
         greatest = int(gaps[:, place].argmax())
         crossed = [_crossed_gap(compared, world, method) for world in compared.worlds]
         known_crossed = [gap for gap in crossed if gap is not None]
         rows = [r for w in compared.worlds for r in compared.runs[w.name][method].values()]
-        found.append(
+        standings_of_methods.append(
             Standing(
                 method=method,
                 rank=float(ranks[:, place].mean()),
@@ -167,7 +168,7 @@ def standings(compared: Results) -> list[Standing]:
                 traffic=_traffic(compared, method),
             )
         )
-    return sorted(found, key=lambda standing: standing.gap)
+    return sorted(standings_of_methods, key=lambda standing: standing.gap)
 
 
 def _crossed_gap(compared: Results, world: BenchWorld, method: str) -> float | None:
@@ -207,10 +208,9 @@ def _traffic(compared: Results, method: str) -> float | None:
     ratios = []
     for world in compared.worlds:
         runs = compared.runs[world.name]
-        own, of_one = (
-            fmean(row.bytes for row in runs[name].values()) for name in (method, ONE_MODEL)
-        )
-        ratios.append(own / of_one)
+        method_bytes = fmean(row.bytes for row in runs[method].values())
+        one_model_bytes = fmean(row.bytes for row in runs[ONE_MODEL].values())
+        ratios.append(method_bytes / one_model_bytes)
     return fmean(ratios)
 
 
@@ -224,7 +224,7 @@ class Against:
 
     Attributes:
         method: The judged method.
-        other: The other one.
+        opponent: The other one.
         wins: Worlds in which the judged method has the greater score.
         ties: Worlds with equal scores.
         losses: Worlds in which it has the smaller score.
@@ -234,13 +234,26 @@ class Against:
     """
 
     method: str
-    other: str
+    opponent: str
     wins: int
     ties: int
     losses: int
     difference: float
     p: float
     corrected: float
+
+    def plain(self) -> dict[str, Any]:
+        """The comparison as a table, for JSON."""
+        return {
+            "method": self.method,
+            "other": self.opponent,
+            "wins": self.wins,
+            "ties": self.ties,
+            "losses": self.losses,
+            "difference": self.difference,
+            "p": self.p,
+            "corrected": self.corrected,
+        }
 
 
 def against(compared: Results, method: str) -> list[Against]:
@@ -261,19 +274,19 @@ def against(compared: Results, method: str) -> list[Against]:
         reason = f"it lacks {lacking} runs" if lacking else "there are no rows of it"
         raise UserError(f"{method} cannot be compared: {reason}")
     scores = compared.scores().round(TIE_DIGITS)
-    own = scores[:, compared.methods.index(method)]
-    others = [name for name in compared.methods if name != method]
-    others.sort(key=lambda name: -scores[:, compared.methods.index(name)].mean())
-    differences = [own - scores[:, compared.methods.index(name)] for name in others]
+    method_scores = scores[:, compared.methods.index(method)]
+    opponents = [name for name in compared.methods if name != method]
+    opponents.sort(key=lambda name: -scores[:, compared.methods.index(name)].mean())
+    differences = [method_scores - scores[:, compared.methods.index(name)] for name in opponents]
     p_values = [signed_rank_p(difference) for difference in differences]
-    found = []
-    for other, difference, p, corrected in zip(
-        others, differences, p_values, holm(p_values), strict=True
+    comparisons = []
+    for opponent, difference, p, corrected in zip(
+        opponents, differences, p_values, holm(p_values), strict=True
     ):
-        found.append(
+        comparisons.append(
             Against(
                 method=method,
-                other=other,
+                opponent=opponent,
                 wins=int((difference > 0).sum()),
                 ties=int((difference == 0).sum()),
                 losses=int((difference < 0).sum()),
@@ -282,7 +295,7 @@ def against(compared: Results, method: str) -> list[Against]:
                 corrected=corrected,
             )
         )
-    return found
+    return comparisons
 
 
 def signed_rank_p(differences: np.ndarray) -> float:

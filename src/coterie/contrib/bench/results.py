@@ -44,6 +44,9 @@ def written(result: Bench, folder: Path) -> list[Path]:
         from coterie.contrib.bench.diagram import draw
 
         judged = tuple(comparisons[0].method for comparisons in result.judged if comparisons)
-        found = cliques(result.compared)
-        paths += [draw(found, folder / f"{result.suite}{end}", judged) for end in DIAGRAM_SUFFIXES]
+        ranked_cliques = cliques(result.compared)
+        paths += [
+            draw(ranked_cliques, folder / f"{result.suite}{end}", judged)
+            for end in DIAGRAM_SUFFIXES
+        ]
     return paths

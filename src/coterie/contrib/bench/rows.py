@@ -19,10 +19,10 @@ from coterie.files import read_regular
 from coterie.records.text_files import to_json
 from coterie.settings import UserError, nearest
 
-FOLDER = "rows"
+RECORDED_ROWS_FOLDER = "rows"
 """Folder of this package with the recorded rows: Coterie's own, and a file of each method that others sent."""
 
-ENDINGS = (".jsonl", ".jsonl.gz")
+ROW_FILE_SUFFIXES = (".jsonl", ".jsonl.gz")
 
 MAX_UNPACKED_BYTES = 1 << 28
 
@@ -112,7 +112,7 @@ def _unpacked(content: bytes, path: Path) -> bytes:
 
 def recorded_rows() -> list[Row]:
     """All rows that come with Coterie."""
-    folder = Path(str(files("coterie.contrib.bench") / FOLDER))
+    folder = Path(str(files("coterie.contrib.bench") / RECORDED_ROWS_FOLDER))
     rows: list[Row] = []
     for path in sorted(folder.glob("*.jsonl*")):
         rows += read_rows(path)
@@ -184,16 +184,18 @@ def _mistakes_of(row: Row, data_of_world: Mapping[tuple[str, int], str]) -> list
     world = WORLDS.get(row.world)
     if world is None:
         return [f"there is no world {row.world!r}{nearest(row.world, WORLDS)}"]
-    found = []
+    sentences = []
     if row.seed not in world.seeds:
         seeds = ", ".join(map(str, world.seeds))
-        found.append(f"{row.world} has the seeds {seeds}, and {row.method} has a row of {row.seed}")
+        sentences.append(
+            f"{row.world} has the seeds {seeds}, and {row.method} has a row of {row.seed}"
+        )
     expected = data_of_world.get((row.world, row.seed))
     if expected is not None and row.data != expected:
-        found.append(
+        sentences.append(
             f"{row.world} with seed {row.seed} has other data than the recorded rows "
             f"({row.data}, not {expected}): another version of a package or of a file?"
         )
     if not row.scores or not all(np.isfinite(score) and score <= 1 for score in row.scores):
-        found.append(f"{row.method} in {row.world} has scores that are no accuracies")
-    return found
+        sentences.append(f"{row.method} in {row.world} has scores that are no accuracies")
+    return sentences

@@ -20,7 +20,7 @@ from coterie.core import Training
 from coterie.data.own import from_lists
 from coterie.data.world import World
 
-KINDS: Mapping[str, str] = {
+SILO_KINDS: Mapping[str, str] = {
     "alike": "all sites have the same rule",
     "invert": "a third has the opposite rule",
     "rotate": "a third has another rule",
@@ -38,7 +38,7 @@ KINDS: Mapping[str, str] = {
 OPPOSITE = ("invert", "rare", "regression", "shared", "minority")
 """Kinds in which the sites that differ have the opposite rule."""
 
-NUMBERS = "regression"
+REGRESSION_KIND = "regression"
 """The kind in which the targets are numbers, not labels."""
 
 NUM_FEATURES = 20
@@ -88,7 +88,7 @@ def draw(kind: str, seed: int) -> Draw:
     """Draw a world.
 
     Args:
-        kind: One of :data:`KINDS`.
+        kind: One of :data:`SILO_KINDS`.
         seed: The number of the draw; the same number draws the same world.
 
     Returns:
@@ -186,14 +186,14 @@ def targets_of(
     scores = inputs @ rule + SCORE_NOISE * noise
     # Of inputs that are not shifted, the scores have this standard deviation.
     score_deviation = np.sqrt(rule @ rule + SCORE_NOISE**2)
-    if kind == NUMBERS:
+    if kind == REGRESSION_KIND:
         return np.asarray((scores / score_deviation).astype(np.float32))
     threshold = score_deviation * stats.norm.ppf(1 - positive_share)
     return np.asarray((scores > threshold).astype(np.int64))
 
 
 def _world(kind: str, sites: Mapping[str, Mapping[str, np.ndarray]], seed: int) -> World:
-    if kind == NUMBERS:
+    if kind == REGRESSION_KIND:
         # With squared errors, the steps of the classifiers are too large.
         training = Training(lr=0.03, batch=20, epochs=2)
         return from_lists(sites, model=_regressor, training=training, seed=seed)

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from coterie.contrib.bench import silos
-from coterie.contrib.bench.kinds import KINDS, needs_files, scenario, sizes
+from coterie.contrib.bench.kinds import WORLD_KINDS, needs_files, scenario, sizes
 from coterie.data.scenario import SCENARIOS
 from coterie.data.world import World
 from coterie.settings import UserError, known_list, nearest
@@ -128,7 +128,7 @@ QUICK_DIGITS = (
 )
 QUICK_DROPOUTS = (("permutations-4", "many"), ("dirichlet-0.5", "many"))
 QUICK_SILOS = ("alike", "invert", "degrees")
-LABELLED_SILOS = tuple(kind for kind in silos.KINDS if kind != silos.NUMBERS)
+LABELLED_SILOS = tuple(kind for kind in silos.SILO_KINDS if kind != silos.REGRESSION_KIND)
 
 QUICK = (
     *(_of_kind(kind, size) for kind, size in QUICK_DIGITS),
@@ -139,8 +139,8 @@ QUICK = (
 )
 """Worlds without files, a few of each family."""
 
-_DIGITS = [(kind, size) for kind in KINDS if not needs_files(kind) for size in sizes(kind)]
-_FILES = [(kind, size) for kind in KINDS if needs_files(kind) for size in sizes(kind)]
+_DIGITS = [(kind, size) for kind in WORLD_KINDS if not needs_files(kind) for size in sizes(kind)]
+_FILES = [(kind, size) for kind in WORLD_KINDS if needs_files(kind) for size in sizes(kind)]
 
 _ALL_WITHOUT_FILES = (
     *QUICK,

@@ -31,11 +31,11 @@ TITLES_AGAINST = ("against", "wins", "ties", "losses", "median difference", "p",
 
 FORMS = {"markdown": markdown_table, "latex": latex_table}
 
-NOTHING = "-"
+MISSING_CELL = "-"
 
 
 def _number(value: float | None, digits: int) -> str:
-    return NOTHING if value is None else f"{value:.{digits}f}"
+    return MISSING_CELL if value is None else f"{value:.{digits}f}"
 
 
 def _texts(standing: Standing, num_worlds: int) -> list[str]:
@@ -61,10 +61,11 @@ def ranking_table(standings: Sequence[Standing], num_worlds: int, form: str = "m
         form: ``markdown``, or ``latex`` for the package booktabs.
     """
     texts_of_rows = [_texts(standing, num_worlds) for standing in standings]
+    columns = list(zip(*texts_of_rows, strict=True))
     best_of_column = {
-        0: min((texts[0] for texts in texts_of_rows), key=float),
-        1: min((texts[1] for texts in texts_of_rows), key=float),
-        5: max((texts[5] for texts in texts_of_rows), key=float),
+        0: min(columns[0], key=float),
+        1: min(columns[1], key=float),
+        5: max(columns[5], key=float),
     }
     rows = []
     for standing, texts in zip(standings, texts_of_rows, strict=True):
@@ -84,7 +85,7 @@ def against_table(comparisons: Sequence[Against], form: str = "markdown") -> str
         is_significant = comparison.corrected < LEVEL
         cells = [Cell(text, is_best=False) for text in texts[:-1]]
         cells.append(Cell(texts[-1], is_best=is_significant))
-        rows.append((comparison.other, cells))
+        rows.append((comparison.opponent, cells))
     return FORMS[form](TITLES_AGAINST, rows, "")
 
 
@@ -126,8 +127,8 @@ def screen(
 
 def verdict(comparisons: Sequence[Against]) -> str:
     """What the tests of one method say, as a sentence."""
-    better = [c.other for c in comparisons if c.corrected < LEVEL and c.difference > 0]
-    worse = [c.other for c in comparisons if c.corrected < LEVEL and c.difference < 0]
+    better = [c.opponent for c in comparisons if c.corrected < LEVEL and c.difference > 0]
+    worse = [c.opponent for c in comparisons if c.corrected < LEVEL and c.difference < 0]
     return (
         f"{comparisons[0].method} is significantly better than {len(better)} of {len(comparisons)} methods, "
         f"and significantly worse than {', '.join(worse) or 'none'} "
@@ -138,7 +139,7 @@ def verdict(comparisons: Sequence[Against]) -> str:
 def _against_table(comparisons: Sequence[Against]) -> Table:
     table = _table(TITLES_AGAINST)
     for comparison in comparisons:
-        table.add_row(comparison.other, *_texts_against(comparison))
+        table.add_row(comparison.opponent, *_texts_against(comparison))
     return table
 
 

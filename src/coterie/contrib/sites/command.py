@@ -13,7 +13,7 @@ from coterie.printable import say
 if TYPE_CHECKING:
     from coterie.contrib.sites.cells import Table
 
-DESCRIPTION = """\
+SCHEMA_DESCRIPTION = """\
 Propose what each column of a table is: a number, a boolean, a category, a date, a text, or nothing to learn from. What is
 doubtful is shown first. Edit the file, then run with it: text, dates and missing values become features, by constants
 of the training rows of all clients. Several files are several sites, and must have the same columns.
@@ -123,4 +123,6 @@ def _check(table: Table, schema_file: str, context: str) -> int:
     return 0
 
 
-COMMAND = Command("propose what the columns of a table are", DESCRIPTION, options, run)
+SCHEMA_COMMAND = Command(
+    "propose what the columns of a table are", SCHEMA_DESCRIPTION, options, run
+)

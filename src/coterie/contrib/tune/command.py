@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from coterie.contrib.tune.space import Range
     from coterie.contrib.tune.tuning import Tuning
 
-DESCRIPTION = """\
+TUNE_DESCRIPTION = """\
 Tune the settings of methods by validation scores: on examples that are set aside from each client's training data, so
 that no model is trained on them. Test data are not read. All methods have the same number of trials, rounds and seeds.
 Without --range and without lists in --set, each method's own settings are searched, between their limits.
@@ -107,8 +107,8 @@ def _asked_tuning(arguments: argparse.Namespace) -> Tuning:
     from coterie.runs.set_option import assign, presets_first
 
     if arguments.file and Path(arguments.file).is_dir():
-        given = [arguments.scenario, arguments.method, arguments.rounds, arguments.out]
-        if any(given) or arguments.set or arguments.range:
+        new_tuning_options = [arguments.scenario, arguments.method, arguments.rounds, arguments.out]
+        if any(new_tuning_options) or arguments.set or arguments.range:
             raise UsageError(
                 f"{arguments.file} is a tuning with its own settings: of options it takes --trials and --workers"
             )
@@ -146,4 +146,4 @@ def _asked_tuning(arguments: argparse.Namespace) -> Tuning:
     )
 
 
-COMMAND = Command("tune settings by validation scores", DESCRIPTION, options, run)
+TUNE_COMMAND = Command("tune settings by validation scores", TUNE_DESCRIPTION, options, run)

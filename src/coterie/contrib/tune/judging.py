@@ -19,13 +19,13 @@ from coterie.runs.experiment import Experiment, Spec, make
 from coterie.settings import SettingError
 from coterie.training import set_aside
 
-COMPLETE = "complete"
-PRUNED = "pruned"
-FAILED = "failed"
+TRIAL_COMPLETE = "complete"
+TRIAL_PRUNED = "pruned"
+TRIAL_FAILED = "failed"
 
 
 @dataclass(frozen=True)
-class Trial:
+class PlannedTrial:
     """A trial that is to be made.
 
     Attributes:
@@ -80,13 +80,15 @@ def without_tests(world: World, share: float, seed: int) -> World:
         seed: The seed of the run.
     """
     divided = set_aside(world, share, seed)
-    made: dict[int, ClientData] = {}
+    validation_data: dict[int, ClientData] = {}
     clients_of_steps = []
     for clients in divided.steps:
         for data in clients.values():
-            if id(data) not in made and data.scoring is not None:
-                made[id(data)] = replace(data, test=data.scoring, scoring=None)
-        clients_of_steps.append({client: made[id(data)] for client, data in clients.items()})
+            if id(data) not in validation_data and data.scoring is not None:
+                validation_data[id(data)] = replace(data, test=data.scoring, scoring=None)
+        clients_of_steps.append(
+            {client: validation_data[id(data)] for client, data in clients.items()}
+        )
     drift = None if divided.drift is None else replace(divided.drift, data=clients_of_steps)
     return replace(divided, clients=clients_of_steps[0], drift=drift)
 
@@ -116,7 +118,7 @@ def world_of(experiment: Experiment, share: float, seed: int) -> World:
     return replace(world, training=experiment.training)
 
 
-def judge(trial: Trial, spec: Spec, share: float, bounds: Mapping[int, float]) -> Judged:
+def judge(trial: PlannedTrial, spec: Spec, share: float, bounds: Mapping[int, float]) -> Judged:
     """Make a trial, with all seeds side by side.
 
     Args:
@@ -132,7 +134,7 @@ def judge(trial: Trial, spec: Spec, share: float, bounds: Mapping[int, float]) -
     about = partial(Judged, trial.method, trial.number, dict(trial.settings))
     curve: dict[str, float] = {}
     of_seeds: list[float | None] = []
-    state = COMPLETE
+    state = TRIAL_COMPLETE
     last_round = 0
     try:
         experiment = make(spec)
@@ -156,23 +158,23 @@ def judge(trial: Trial, spec: Spec, share: float, bounds: Mapping[int, float]) -
             if rounds_of_seeds[0].scores is None:
                 continue
             of_seeds = [_score(finished_round) for finished_round in rounds_of_seeds]
-            known = [score for score in of_seeds if score is not None]
-            score = fmean(known) if len(known) == len(of_seeds) else math.nan
+            finite_scores = [score for score in of_seeds if score is not None]
+            score = fmean(finite_scores) if len(finite_scores) == len(of_seeds) else math.nan
             if math.isfinite(score):
                 curve[str(last_round)] = score
             # Stop where the trial is worse than the bound, or has no score at all.
             bound = bounds.get(last_round)
             reaches_bound = bound is None or sign * score >= sign * bound
             if last_round < experiment.rounds and not reaches_bound:
-                state = PRUNED
+                state = TRIAL_PRUNED
                 break
         for engine in runs:
             engine.close()
     except (SettingError, EngineError) as error:
-        return about(FAILED, reason=str(error), seconds=_since(began))
+        return about(TRIAL_FAILED, reason=str(error), seconds=_since(began))
     final_score = curve.get(str(last_round))
     return about(
-        state=state if final_score is not None or state == PRUNED else FAILED,
+        state=state if final_score is not None or state == TRIAL_PRUNED else TRIAL_FAILED,
         score=final_score,
         of_seeds=of_seeds,
         curve=curve,

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from coterie.contrib.tune.judging import COMPLETE, Judged
+from coterie.contrib.tune.judging import TRIAL_COMPLETE, Judged
 from coterie.contrib.tune.space import Among, Between, Space
 from coterie.settings import UserError
 
@@ -72,8 +72,8 @@ def proposed(
         states = optuna.trial.TrialState
         study.add_trial(
             optuna.trial.create_trial(
-                state=states.COMPLETE if judged.state == COMPLETE else states.PRUNED,
-                value=judged.score if judged.state == COMPLETE else None,
+                state=states.COMPLETE if judged.state == TRIAL_COMPLETE else states.PRUNED,
+                value=judged.score if judged.state == TRIAL_COMPLETE else None,
                 params=_within(judged.settings, space),
                 distributions=distributions,
                 intermediate_values={int(number): value for number, value in judged.curve.items()},

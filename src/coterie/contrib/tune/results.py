@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from coterie.contrib.tune.judging import COMPLETE, FAILED, PRUNED
+from coterie.contrib.tune.judging import TRIAL_COMPLETE, TRIAL_FAILED, TRIAL_PRUNED
 from coterie.contrib.tune.tuning import Tuning
 from coterie.notebook.tables import count
 from coterie.records.store import write_whole
@@ -60,9 +60,9 @@ def write_results(tuning: Tuning) -> list[Path]:
 
 def _experiment_text(tuning: Tuning, spec: Spec) -> str:
     """An experiment file, with a comment that says where its settings are from."""
-    made = count(sum(map(len, tuning.judged.values())), "trial")
+    trials_text = count(sum(map(len, tuning.judged.values())), "trial")
     head = (
-        f"# Settings of the best validation score among {made} of coterie tune, "
+        f"# Settings of the best validation score among {trials_text} of coterie tune, "
         f"with the seeds {', '.join(map(str, tuning.spec['seeds']))}.\n"
         "# The seeds below were not used for tuning.\n\n"
     )
@@ -114,9 +114,9 @@ def summary(tuning: Tuning) -> list[dict[str, Any]]:
             {
                 "method": method,
                 "trials": len(trials),
-                "complete": states.count(COMPLETE),
-                "pruned": states.count(PRUNED),
-                "failed": states.count(FAILED),
+                "complete": states.count(TRIAL_COMPLETE),
+                "pruned": states.count(TRIAL_PRUNED),
+                "failed": states.count(TRIAL_FAILED),
                 "first_score": trials[0].score if trials else None,
                 "score": None if best is None else best.score,
                 "settings": best_settings,

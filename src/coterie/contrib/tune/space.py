@@ -91,9 +91,9 @@ def own_space(method_type: type[Any]) -> dict[str, Range]:
         is_setting = "limits" in field.metadata and not field.metadata["advanced"]
         if not is_setting or field.name in NOT_SEARCHED:
             continue
-        found = _own_range(field.default, field.metadata["limits"])
-        if found is not None:
-            space[f"{method_type.name}.{field.name}"] = found
+        setting_range = _own_range(field.default, field.metadata["limits"])
+        if setting_range is not None:
+            space[f"{method_type.name}.{field.name}"] = setting_range
     return space
 
 
@@ -111,20 +111,20 @@ def _own_range(default: Any, limits: Mapping[str, Any]) -> Range | None:
     # Two near limits: all values between them.
     if not whole and low is not None and high is not None and default >= high / MAX_LINEAR_RATIO:
         margin = OPEN_END * (high - low)
-        least = low if "ge" in limits else low + margin
-        greatest = high if "le" in limits else high - margin
-        return Between(least, greatest)
+        range_low = low if "ge" in limits else low + margin
+        range_high = high if "le" in limits else high - margin
+        return Between(range_low, range_high)
     # Otherwise orders of magnitude around the default, within the limits.
     if default <= 0:
         return None
     factor = FACTOR_AROUND_DEFAULT[int if whole else float]
-    least = max(default / factor, low or 0.0)
-    greatest = default * factor
+    range_low = max(default / factor, low or 0.0)
+    range_high = default * factor
     if high is not None:
-        greatest = min(greatest, high if "le" in limits else high * (1 - OPEN_END))
+        range_high = min(range_high, high if "le" in limits else high * (1 - OPEN_END))
     if whole:
-        least = max(round(least), 1)
-    return Between(least, greatest, log=True, whole=whole)
+        range_low = max(round(range_low), 1)
+    return Between(range_low, range_high, log=True, whole=whole)
 
 
 def given_range(text: str) -> tuple[str, Between]:
@@ -210,12 +210,12 @@ def with_settings(spec: Spec, settings: Settings) -> Spec:
     return spec
 
 
-def spaces(spec: Spec, given: Space) -> dict[str, dict[str, Range]]:
+def spaces(spec: Spec, searched: Space) -> dict[str, dict[str, Range]]:
     """The space of each method of an experiment.
 
     Args:
         spec: The experiment's tables.
-        given: What the user asks to search. If it is empty, every method has its own space.
+        searched: What the user asks to search. If it is empty, every method has its own space.
 
     Returns:
         Method -> its space.
@@ -223,11 +223,11 @@ def spaces(spec: Spec, given: Space) -> dict[str, dict[str, Range]]:
     Raises:
         SettingError: No method takes a key that is given.
     """
-    if not given:
+    if not searched:
         return {table["name"]: own_space(class_of_table(table)) for table in spec["methods"]}
     names = [table["name"] for table in spec["methods"]]
     spaces_of_methods: dict[str, dict[str, Range]] = {name: {} for name in names}
-    for key, values in given.items():
+    for key, values in searched.items():
         example = values.low if isinstance(values, Between) else values.values[0]
         if isinstance(values, Between) and values.whole:
             example = int(example)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from coterie.contrib.tune import proposing
-from coterie.contrib.tune.judging import COMPLETE, Judged, Trial, judge, world_of
+from coterie.contrib.tune.judging import TRIAL_COMPLETE, Judged, PlannedTrial, judge, world_of
 from coterie.contrib.tune.space import (
     Among,
     Between,
@@ -104,7 +104,7 @@ class Tuning:
 
     def best(self, method: str) -> Judged | None:
         """The trial of the best validation score, of equal ones the first; None if none was completed."""
-        complete = [trial for trial in self.trials_of(method) if trial.state == COMPLETE]
+        complete = [trial for trial in self.trials_of(method) if trial.state == TRIAL_COMPLETE]
         sign = 1.0 if self.greater_is_better else -1.0
         return max(complete, key=lambda trial: sign * (trial.score or 0.0), default=None)
 
@@ -182,8 +182,8 @@ def tune(
     """
     method_list = [methods] if isinstance(methods, str) else list(methods)
     spec = normal({"scenario": scenario, "methods": method_list, **settings})
-    given = dict(_searched(text) for text in search)
-    tuning = new_tuning(spec, Path(folder), given, trials, validation_share, prune)
+    searched = dict(_searched(text) for text in search)
+    tuning = new_tuning(spec, Path(folder), searched, trials, validation_share, prune)
     return carry_out(tuning, workers, progress)
 
 
@@ -195,7 +195,7 @@ def _searched(text: str) -> tuple[str, Any]:
 def new_tuning(
     spec: Spec,
     folder: Path,
-    given: Space,
+    searched: Space,
     trials: int | None,
     share: float,
     prune: bool,
@@ -205,7 +205,7 @@ def new_tuning(
     Args:
         spec: The experiment's tables.
         folder: The folder of the record.
-        given: What the user asks to search, see :func:`~coterie.contrib.tune.space.spaces`.
+        searched: What the user asks to search, see :func:`~coterie.contrib.tune.space.spaces`.
         trials: Trials of each method; None for the usual number, or a grid.
         share: The share that is set aside.
         prune: Whether trials are stopped early.
@@ -219,14 +219,16 @@ def new_tuning(
     if trials is not None and trials < 1:
         raise SettingError(f"trials must be at least 1, got {trials}")
     spec = _checked_spec(spec)
-    is_grid = trials is None and bool(given) and all(hasattr(v, "values") for v in given.values())
+    is_grid = (
+        trials is None and bool(searched) and all(hasattr(v, "values") for v in searched.values())
+    )
     if not is_grid:
         proposing.check_installed()
         trials = trials or USUAL_TRIALS
     tuning = Tuning(
         folder=folder,
         spec=spec,
-        spaces=spaces(spec, given),
+        spaces=spaces(spec, searched),
         trials=None if is_grid else trials,
         share=share,
         prune=prune,
@@ -250,10 +252,10 @@ def reopened(folder: Path, trials: int | None = None) -> Tuning:
         raise UserError(f"{folder} is no tuning: it has no {TUNING_FILE}")
     plan = read_toml(folder / TUNING_FILE)
     try:
-        given: dict[str, Range] = {}
+        searched: dict[str, Range] = {}
         for space in plan["space"].values():
             for key, table in space.items():
-                given[key] = (
+                searched[key] = (
                     Among(tuple(table["values"])) if "values" in table else Between(**table)
                 )
         share, prune = plan["validation_share"], plan["prune"]
@@ -261,7 +263,7 @@ def reopened(folder: Path, trials: int | None = None) -> Tuning:
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder / TUNING_FILE} is damaged: {error}") from error
     # A space of several methods is given as a whole; each takes what it has.
-    return new_tuning(spec, folder, given, trials or plan.get("trials"), share, prune)
+    return new_tuning(spec, folder, searched, trials or plan.get("trials"), share, prune)
 
 
 def _checked_spec(spec: Spec) -> Spec:
@@ -404,7 +406,7 @@ def carry_out(
     return tuning
 
 
-Job = tuple[Trial, Spec, float, Mapping[int, float]]
+Job = tuple[PlannedTrial, Spec, float, Mapping[int, float]]
 
 
 @contextmanager
@@ -440,7 +442,7 @@ def _batch(
     earlier: Sequence[Judged],
     first_number: int,
     greater_is_better: bool,
-) -> list[Trial]:
+) -> list[PlannedTrial]:
     """The trials of a method in the batch that begins with a number."""
     space = tuning.spaces[method]
     last_number = min(first_number + BATCH, tuning.planned(method))
@@ -465,7 +467,7 @@ def _batch(
                 _fits(tuning, method),
             )
     return [
-        Trial(method, first_number + position, settings)
+        PlannedTrial(method, first_number + position, settings)
         for position, settings in enumerate(settings_of_batch)
     ]
 
@@ -486,16 +488,16 @@ def _fits(tuning: Tuning, method: str) -> Callable[[Mapping[str, Any]], bool]:
 def _known_settings(tuning: Tuning, method: str) -> list[Settings]:
     """The settings of the first trials: as they are given, and those of the method's paper."""
     experiment = make(of_method(tuning.spec, method))
-    known: list[Settings] = [_current(experiment, tuning.spaces[method])]
+    first_settings: list[Settings] = [_current(experiment, tuning.spaces[method])]
     if not tuning.spaces[method]:
         return [{}]
     paper = presets_of(type(experiment.methods[0])).get("paper")
     if paper is not None:
         of_paper = {f"{method}.{name}": value for name, value in paper.items()}
         of_paper = {key: value for key, value in of_paper.items() if "fraction" not in key}
-        if of_paper not in known:
-            known.append(of_paper)
-    return known
+        if of_paper not in first_settings:
+            first_settings.append(of_paper)
+    return first_settings
 
 
 def _current(experiment: Experiment, space: Space) -> dict[str, Any]:
