@@ -80,7 +80,7 @@ def test_own_functions_do_every_task_as_coteries_training_does(
         ):
             next(strategy_of(method, tried).rounds(Here(own(tried), 6), 1))
         return
-    if method.name in ("apfl", "auto", "ditto", "fedbabu", "fedrep", "race", "tuned"):
+    if method.name in ("apfl", "auto", "ditto", "fedbabu", "fedrep", "race", "scaffold", "tuned"):
         with pytest.raises(
             SettingError,
             match=f"^{method.name} asks a client .* which client 0's app does not support",
