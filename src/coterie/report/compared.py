@@ -44,7 +44,7 @@ COMPARED_NUMBERS = (
 )
 """Numbers of a summary whose means over seeds are compared."""
 
-TABLE_ENDINGS = {"": "mean", " low": "low", " high": "high", " sd": "sd"}
+REPORT_FILE_SUFFIXES = {"": "mean", " low": "low", " high": "high", " sd": "sd"}
 """End of a column's name -> the part of the number over seeds that it has."""
 
 SCORE_PARTS = {"score": "mean", "worst": "worst", "std": "std"}
@@ -71,7 +71,7 @@ class Comparison(list[dict[str, Any]]):
         """
         if each_seed:
             return frame(self._rows_of_seeds())
-        return frame(self._rows(TABLE_ENDINGS))
+        return frame(self._rows(REPORT_FILE_SUFFIXES))
 
     def to_table(
         self, form: str = "markdown", columns: Sequence[str] = (), spread: str = "interval"
@@ -104,7 +104,7 @@ class Comparison(list[dict[str, Any]]):
         """The rows as comma-separated values."""
         if self:
             check_columns(self, columns)
-        rows = self._rows(TABLE_ENDINGS, columns)
+        rows = self._rows(REPORT_FILE_SUFFIXES, columns)
         # Rows of several scenarios may have different metrics.
         names: dict[str, None] = {}
         for row in rows:
