@@ -105,8 +105,8 @@ def test_autos_picture_has_the_rounds_of_its_notes() -> None:
     kinds = {(done.number, note.kind) for done in rounds for note in done.notes}
     assert {number for number, kind in kinds if kind == "lead"} == {concepts.LEAD_ROUND}
     drops = {number for number, kind in kinds if kind == "drop"}
-    # Training alone is dropped when the groups take over, and one model later.
-    assert drops == {concepts.LEAD_ROUND, concepts.DROP_ROUND}
+    # Training alone is dropped soon after the groups take over, and one model later.
+    assert drops == {concepts.ALONE_DROP_ROUND, concepts.DROP_ROUND}
     found = [
         done.number
         for done in rounds

@@ -310,6 +310,7 @@ ALONE = (2.18, 1.94, 1.61, 1.34, 1.08, 0.87, 0.75, 0.69, 0.58, 0.55, 0.49, 0.45)
 
 FOUND_ROUND = 3
 LEAD_ROUND = 4
+ALONE_DROP_ROUND = 6
 DROP_ROUND = 13
 """What `auto` notes in the demonstration."""
 
@@ -324,7 +325,7 @@ def concept_auto() -> Drawing:
         "groups (split-half) and training alone (independent), each measured in a run of its own. "
         "One model serves the clients first. A test in rounds 2 and 3 finds groups. From round 4 "
         "on the groups' models serve, because their loss on held-out examples is lower by more "
-        "than a standard error. Training alone is dropped then, too, and one model in round 13. Personal models, which auto "
+        "than a standard error. Training alone is dropped in round 6, and one model in round 13. Personal models, which auto "
         "trains beside the one model and the groups, are not shown.",
     )
     drawing.text(CHART_LEFT, 36, "loss", colour="quiet")
