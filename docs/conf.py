@@ -90,6 +90,10 @@ nitpick_ignore_regex = [
     ),
     # The type of a method's result, which is imported for types only; its page has the whole name.
     (r"py:class", r"Differences"),
+    (r"py:class", r"ClassicReferences"),
+    # What benchmarks and tuning take and return, besides what one calls.
+    (r"py:class", r"coterie\.contrib\.(bench|tune)\.\w+\.\w+"),
+    (r"py:class", r"coterie\.runs\.(placing\.Placement|predicting\.Predictions)"),
     # What a strategy and its result take besides a text or a table, and nobody makes.
     (r"py:class", r"coterie\.engines\.flower\.(nodes\.Identity|messages\.OtherTensors)"),
     # Types inside of the data and the settings, which nobody makes.

@@ -164,7 +164,9 @@ NEED = {
     "coterie.contrib.ray.cluster": ("ray",),
     "coterie.contrib.private.flower": ("flwr", "cryptography", "google"),
     "coterie.contrib.private.masks": ("cryptography",),
+    "coterie.report.figures.clients": ("matplotlib",),
     "coterie.report.figures.drawings": ("matplotlib",),
+    "coterie.report.figures.partition": ("matplotlib",),
     "coterie.report.figures.several": ("matplotlib",),
 }
 """The modules that cannot be imported without an extra: where they begin, and what they lack."""

@@ -117,7 +117,7 @@ class Standing:
             None where worlds have one seed.
         greatest_gap: The greatest gap.
         greatest_world: The world of the greatest gap.
-        close: The number of worlds with a gap of at most :data:`CLOSE`.
+        close: The number of worlds with a gap of at most ``CLOSE``.
         worst: The score of its worst client, mean over worlds and seeds.
         below_one_model: The share of clients with a lower score than under one model for all.
         traffic: Its bytes over those of one model for all, mean over worlds; None if unknown.
