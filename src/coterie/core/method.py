@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -172,9 +173,14 @@ class Assignment:
 
     def neighbours_of(self, client: Client) -> Neighbours | None:
         """Return how a client's nearest training examples take part in serving it; None if they do not."""
-        if self.by_neighbours is None or client in self.by_neighbours:
+        if self.by_neighbours is None or client in self._clients_by_neighbours:
             return self.neighbours
         return None
+
+    @cached_property
+    def _clients_by_neighbours(self) -> frozenset[Client]:
+        """``by_neighbours`` as a set: each of many clients is looked up in it."""
+        return frozenset(self.by_neighbours or ())
 
     def serving(self, client: Client) -> tuple[int, ...]:
         """Return the positions of the models that serve a client: one, or those of its ensemble."""

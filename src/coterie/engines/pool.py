@@ -523,16 +523,14 @@ class ClientPool:
         # all.
         if self.width > 1 and only_measures:
             return task.measure, task.offered
-        # Besides halves, only the personal model is trained.
-        personal = task.personal
-        only_personal = not task.trains and personal is not None
         if self.width == 1 or task.gradient or mixes_models:
             return client_alone
-        if not task.trains and not only_personal:
-            return client_alone
         training = order.training
-        if not task.trains and personal is not None:
-            training = local.personal_training(training, personal)
+        if not task.trains:
+            if task.personal is None:
+                return client_alone
+            # Besides halves, only the personal model is trained.
+            training = local.personal_training(training, task.personal)
         if not treats_parameters_alone(training):
             return client_alone
         training_data = self._training_data(order)
@@ -551,7 +549,7 @@ class ClientPool:
             # It cannot make a step, and its task reports this error.
             return client_alone
         settings = (order.training, order.lr, task.stages, task.personal, task.corrected)
-        return settings, only_personal, batch_shapes
+        return settings, task.trains, batch_shapes
 
     def _cut(self, similar_orders: Sequence[PlacedOrder]) -> Iterator[list[PlacedOrder]]:
         """Cut a group into as few blocks as possible; clients with similar numbers of examples share a block."""

@@ -336,6 +336,8 @@ class Tuned:
         gains = dict(state.gains)
         neighbour_gains = dict(state.neighbour_gains)
         tuned_parts = set(state.tuned)
+        personal_clients = set(state.own)
+        remembering = set(state.remembering)
         any_report = False
         any_neighbours = False
         for client, held_out in replies.held_out_losses.items():
@@ -343,7 +345,7 @@ class Tuned:
             # with nearest training examples if the client uses them.
             shared_model = (served_part, 0)
             personal_model = (served_part, 1)
-            if client in state.remembering and (served_part, WITH_NEIGHBOURS) in held_out.models:
+            if client in remembering and (served_part, WITH_NEIGHBOURS) in held_out.models:
                 shared_model = (served_part, WITH_NEIGHBOURS)
                 personal_model = (served_part, WITH_NEIGHBOURS + 1)
             gain = held_out.difference(personal_model, shared_model)
@@ -352,7 +354,7 @@ class Tuned:
                 any_report = True
             # The loss with nearest training examples less that without, of the model in use.
             used_model = 0
-            if client in state.own and (served_part, 1) in held_out.models:
+            if client in personal_clients and (served_part, 1) in held_out.models:
                 used_model = 1
             gain = held_out.difference(
                 (served_part, WITH_NEIGHBOURS + used_model), (served_part, used_model)
