@@ -138,7 +138,7 @@ def from_frame(
     own_data = make_clients(
         frame, client, target, features, task, "the data frame", subject, order, gap, earlier_facts
     )
-    world_fields = {"objective": objective or own_data.objective, **world}
+    world_fields = world if objective is None else {"objective": objective, **world}
     return own_data.world(
         model,
         (train, validation),

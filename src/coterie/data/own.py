@@ -620,7 +620,7 @@ class OwnData:
         # Facts and hints that only the splits show.
         about, test_hints = tested_by(own_data.about, self.pools, clients.values())
         all_fields = {
-            "objective": self.objective,
+            "objective": own_data.objective,
             "about": about,
             "hints": (*self.hints, *test_hints, *duplicate_hints(clients.values())),
             **world_fields,

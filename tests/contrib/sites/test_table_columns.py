@@ -231,8 +231,8 @@ def test_whoever_asks_learns_sums_alone() -> None:
         agreed(schema, recorded)
         histories.append(history)
     assert histories[0] == histories[1]
-    # One question for the sums, and at most 64 for all medians together.
-    assert len(histories[0]) <= 65
+    # One question for the sums, and at most six for all medians together.
+    assert len(histories[0]) <= 7
 
 
 # ----------------------------------------------------------------------------------------------------

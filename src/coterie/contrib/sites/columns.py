@@ -19,6 +19,7 @@ once it is agreed (``agreement.py``): a column without rules encodes rows withou
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -46,6 +47,13 @@ sine and a cosine."""
 YEAR_SECONDS = 365.2425 * 86400
 CYCLE_SECONDS = {"year": YEAR_SECONDS, "week": 7 * 86400.0, "day": 86400.0}
 """Part of a date -> the seconds after which it begins again."""
+
+MAX_FOUND_LEVEL_BYTES = 64
+"""A level that no schema lists is found if its text has at most so many bytes in UTF-8."""
+
+HASH_BUCKETS = 1 << 14
+"""Number of places among which the texts of levels that no schema lists are hashed, so that they are
+counted before anybody learns the texts."""
 
 DATE_ORIGIN = datetime(2000, 1, 1)
 """Dates are seconds from here. It was a Saturday."""
@@ -226,6 +234,43 @@ class NumberColumn(MeasuredColumn):
     decimal: str = setting(
         ".", "decimal mark; the other one, a space or ' may stand between thousands", choices=".,"
     )
+    plausible: tuple[float, ...] = setting(
+        (), "least and greatest value that a row may have in the schema's unit; empty: any"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.plausible and (
+            len(self.plausible) != 2 or not self.plausible[0] < self.plausible[1]
+        ):
+            raise SettingError(
+                f"plausible must be the least and the greatest value, got {list(self.plausible)}"
+            )
+
+    def check_plausible(
+        self, cells: Cells, text_values: np.ndarray, name: str, context: str
+    ) -> None:
+        """Raise :class:`~coterie.settings.UserError` for values outside ``plausible``, as of another unit.
+
+        Args:
+            cells: The column ``(N,)``.
+            text_values: The numbers of its distinct texts, NaN for missing ones.
+            name: Its name.
+            context: The table, for messages.
+        """
+        if not self.plausible:
+            return
+        least, greatest = self.plausible
+        is_outside = (text_values < least) | (text_values > greatest)
+        outside_rows = is_outside[cells.text_of_row]
+        if outside_rows.any():
+            row = int(outside_rows.argmax())
+            text = cells.texts[cells.text_of_row[row]]
+            raise UserError(
+                f"{context}: the column {name} has values outside {least:g} to {greatest:g} in "
+                f"{int(outside_rows.sum()):,} of {len(cells):,} rows, such as {text!r:.40} in row {row + 1:,}: "
+                "is it in another unit than the schema's?"
+            )
 
     def value_of(self, text: str) -> float | None:
         if not NUMBER_PATTERNS[self.decimal].fullmatch(text):
@@ -366,6 +411,15 @@ class CategoryColumn(Column):
         10, "least number of training rows of a level; rarer ones count as other", ge=0
     )
     ignore_case: bool = setting(False, "whether upper and lower case are the same level")
+    least_clients: int = setting(
+        1,
+        "least number of clients that have a training row of a level; else it counts as other",
+        ge=1,
+    )
+    find: bool = setting(
+        False,
+        "whether levels that are not listed are found among the clients, if they are common enough",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -383,12 +437,20 @@ class CategoryColumn(Column):
 
     @property
     def rule(self) -> str:
-        return "levels" if self.least else ""
+        return "levels" if self.least or self.counts_clients else ""
 
-    def with_common_levels(self, row_counts: Mapping[str, int]) -> CategoryColumn:
-        """This column with the levels that have at least ``least`` rows, and no rule any more."""
-        common = tuple(level for level in self.levels if row_counts[level] >= self.least)
-        return replace(self, levels=common, least=0)
+    @property
+    def counts_clients(self) -> bool:
+        """Whether it matters how many clients have a level."""
+        return self.find or self.least_clients > 1
+
+    def is_common(self, rows: int, clients: int = 1) -> bool:
+        """Whether a level with so many rows, at so many clients, is one of its own and not other."""
+        return rows >= max(self.least, 1) and clients >= self.least_clients
+
+    def with_levels(self, levels: tuple[str, ...]) -> CategoryColumn:
+        """This column with levels that are agreed, and no rule any more."""
+        return replace(self, levels=levels, least=0, least_clients=1, find=False)
 
     def key(self, text: str) -> str:
         """What two texts of one level have in common."""
@@ -398,14 +460,25 @@ class CategoryColumn(Column):
         return [f"{name} = {level}" for level in (*self.levels, OTHER)]
 
     def level_rows(self, cells: Cells) -> np.ndarray:
-        """The number of rows of each level ``(levels,)``."""
+        """The number of rows of each listed level ``(levels,)``."""
         number_of_key = {self.key(level): number for number, level in enumerate(self.levels)}
-        row_counts = np.zeros(len(self.levels))
+        row_counts = np.zeros(len(self.levels), np.int64)
         for text, rows in cells.counts().items():
             number = number_of_key.get(self.key(text))
             if number is not None:
                 row_counts[number] += rows
         return row_counts
+
+    def unlisted_rows(self, cells: Cells, table_marks: frozenset[str]) -> dict[str, int]:
+        """Text that is neither a listed level nor missing -> its number of rows; equal keys are one text."""
+        listed_keys = {self.key(level) for level in self.levels}
+        is_missing_text = self.is_missing(cells, table_marks)
+        rows_of_text: dict[str, int] = {}
+        for (text, rows), missing in zip(cells.counts().items(), is_missing_text, strict=True):
+            key = self.key(text)
+            if rows and not missing and key not in listed_keys and text != OTHER:
+                rows_of_text[key] = rows_of_text.get(key, 0) + rows
+        return rows_of_text
 
     def _of_texts(
         self, cells: Cells, is_missing_text: np.ndarray, name: str, context: str
@@ -417,6 +490,12 @@ class CategoryColumn(Column):
             if not is_missing_text[text_number] or self.missing != "indicator":
                 features[text_number, number_of_key.get(self.key(text), -1)] = 1.0
         return features
+
+
+def hash_bucket(column_name: str, level: str) -> int:
+    """The place of a level's text among :data:`HASH_BUCKETS`, the same at all clients."""
+    digest = hashlib.blake2b(f"{column_name}\0{level}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % HASH_BUCKETS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,6 +41,14 @@ MAX_LIST_LENGTH = 100
 ROLES = ("client", "target", "subject", "order")
 """Columns that a run needs besides the features; its own settings of these names come first."""
 
+NO_WEIGHTS = "none"
+BALANCED = "balanced"
+CLASS_WEIGHTS = (NO_WEIGHTS, BALANCED)
+"""How the classes of a target count in the loss."""
+
+OPTIONAL_SETTINGS = ("missing_marks", "plausible", "least_clients", "find")
+"""Settings of a column that the file leaves out where they have their defaults."""
+
 HEADER = """\
 # What each column of the table is, for coterie run --set schema=schema.toml. Edit it.
 # kind: number, boolean, category, date, text or ignore.
@@ -59,6 +67,8 @@ class TableSchema:
         target: The columns to predict; empty if the run says it.
         subject: The column of the subject; empty for none.
         order: The column of the time; empty for none.
+        class_weights: ``none``, or ``balanced``: the loss of a row counts by the inverse share of its
+            class among the training rows of all clients together.
     """
 
     columns: Mapping[str, Column]
@@ -67,6 +77,7 @@ class TableSchema:
     target: tuple[str, ...] = ()
     subject: str = ""
     order: str = ""
+    class_weights: str = NO_WEIGHTS
 
     def feature_columns(self, without: Iterable[str] = ()) -> dict[str, Column]:
         """The columns that become features: not ignored, and no client, target, subject or order."""
@@ -160,6 +171,7 @@ class TableSchema:
                 if isinstance(column, MeasuredColumn):
                     values = column.values(table[name], is_missing_text, name, context)
                     if isinstance(column, NumberColumn):
+                        column.check_plausible(table[name], values, name, context)
                         present = values[~np.isnan(values)]
                         check_distinct(present[:, None], f"{context}: the column", [name])
         problems.check()
@@ -171,6 +183,8 @@ class TableSchema:
             value = getattr(self, role)
             if value:
                 document[role] = list(value) if isinstance(value, tuple) else value
+        if self.class_weights != NO_WEIGHTS:
+            document["class_weights"] = self.class_weights
         document["columns"] = {
             name: _column_document(column) for name, column in self.columns.items()
         }
@@ -214,7 +228,7 @@ class TableSchema:
     def _of(cls, document: Any) -> TableSchema:
         if not isinstance(document, Mapping):
             raise SettingError(f"a table schema must be a mapping, got {document!r:.60}")
-        known_entries = ("missing_marks", *ROLES, "columns")
+        known_entries = ("missing_marks", *ROLES, "class_weights", "columns")
         for entry in document:
             if entry not in known_entries:
                 raise SettingError(
@@ -228,11 +242,20 @@ class TableSchema:
         for name, column_document in column_documents.items():
             columns[str(name)] = _column_of(str(name), column_document)
         target = document.get("target", ())
+        class_weights = document.get("class_weights", NO_WEIGHTS)
+        if class_weights not in CLASS_WEIGHTS:
+            suggestion = (
+                nearest(class_weights, CLASS_WEIGHTS) if isinstance(class_weights, str) else ""
+            )
+            raise SettingError(
+                f"class_weights must be {' or '.join(CLASS_WEIGHTS)}, got {class_weights!r:.60}{suggestion}"
+            )
         roles = {role: _text(document, role) for role in ROLES if role != "target"}
         return cls(
             columns=columns,
             missing_marks=_texts("missing_marks", document.get("missing_marks", MISSING_MARKS)),
             target=(target,) if isinstance(target, str) and target else _texts("target", target),
+            class_weights=class_weights,
             **roles,
         )
 
@@ -278,8 +301,10 @@ def _toml_text(document: Mapping[str, Any]) -> str:
 def _column_document(column: Column) -> dict[str, Any]:
     """A column as a TOML table, without settings that say nothing there."""
     settings = plain(column)
-    if not settings["missing_marks"]:
-        del settings["missing_marks"]
+    defaults = plain(type(column)())
+    for name in OPTIONAL_SETTINGS:
+        if name in settings and settings[name] == defaults[name]:
+            del settings[name]
     if isinstance(column, IgnoredColumn):
         del settings["missing"]
     lists = {

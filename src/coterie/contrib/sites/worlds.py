@@ -1,14 +1,14 @@
 """The clients of a run over a table as it is: the hook ``table-schema`` of :mod:`coterie.extensions`.
 
 The core divides rows among clients and splits as always: it gets the numbers of the rows in place of
-features. Then :func:`_with_features` agrees on the constants, from the **training** rows alone, and
+features. Then :func:`with_features` agrees on the constants, from the **training** rows alone, and
 replaces the numbers by the features of the rows. So no constant depends on a row that is held out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from coterie.contrib.sites.columns import (
     IgnoredColumn,
     NumberColumn,
 )
-from coterie.contrib.sites.table_schema import TableSchema, check_has_columns
+from coterie.contrib.sites.table_schema import BALANCED, NO_WEIGHTS, TableSchema, check_has_columns
 from coterie.core import Client
 from coterie.data.columns import check_columns, listed
 from coterie.data.datasets.table import TableSettings, is_table_file
@@ -38,6 +38,9 @@ from coterie.settings import SettingError, UserError
 
 FACT = "table_schema"
 """Entry of ``World.about``, and so of ``run.toml`` and an export's ``models.json``: the schema with constants."""
+
+WEIGHTS_FACT = "class_weights"
+"""Entry of ``World.about``: the weight of each class in the loss, in the order of the classes."""
 
 ROW = "row"
 """The only feature until the splits are known: the number of the row."""
@@ -155,6 +158,28 @@ def features_of_rows(rows: Any, schema: TableSchema | Mapping[str, Any]) -> np.n
     return schema.encoded(table, context)
 
 
+@dataclass(frozen=True, kw_only=True)
+class RawClients:
+    """Clients whose rows are divided by their numbers, and have no features yet.
+
+    Attributes:
+        own_data: The clients, with the numbers of their rows as inputs.
+        table: The rows.
+        schema: The columns that become features.
+        context: The table, for messages.
+    """
+
+    own_data: OwnData
+    table: Table
+    schema: TableSchema
+    context: str
+
+    def rows_of(self, split: Split) -> Table:
+        """The rows of a split."""
+        rows = split.inputs[split.index][:, 0].long().numpy()
+        return {name: self.table[name].in_rows(rows) for name in self.schema.columns}
+
+
 def _clients(
     table: Table,
     schema: TableSchema,
@@ -169,6 +194,43 @@ def _clients(
     earlier_facts: Mapping[str, Any] | None = None,
 ) -> OwnData:
     """The clients of a table, whose features are made once the splits are known."""
+    raw = raw_clients(
+        table, schema, client, targets, features, task, context, subject, order, gap, earlier_facts
+    )
+    return replace(raw.own_data, encode=partial(with_features, raw=raw))
+
+
+def raw_clients(
+    table: Table,
+    schema: TableSchema,
+    client: str,
+    targets: Sequence[str],
+    features: Sequence[str] | None,
+    task: str,
+    context: str,
+    subject: str | None,
+    order: Any,
+    gap: Any,
+    earlier_facts: Mapping[str, Any] | None = None,
+) -> RawClients:
+    """Divide the rows of a table among clients, and check its columns.
+
+    Args:
+        table: The table.
+        schema: What its columns are.
+        client: As for :func:`coterie.from_frame`.
+        targets: The columns to predict.
+        features: As for :func:`coterie.from_frame`.
+        task: As for :func:`coterie.from_frame`.
+        context: The table, for messages.
+        subject: As for :func:`coterie.from_frame`.
+        order: As for :func:`coterie.from_frame`.
+        gap: As for :func:`coterie.from_frame`.
+        earlier_facts: The facts of an earlier world, whose classes keep their order.
+
+    Raises:
+        UserError: The table does not fit the schema.
+    """
     # The columns with a role, and those of the features.
     order_column = order if isinstance(order, str) else None
     roles = [client, *targets, *([subject] if subject else [])]
@@ -235,8 +297,18 @@ def _clients(
             n for n, column in feature_schema.columns.items() if isinstance(column, DateColumn)
         ]
         hints += [looks_like_time(name) for name in dates[:1]]
-    encode = partial(_with_features, table=kept_table, schema=feature_schema, context=context)
-    return replace(own_data, hints=hints, encode=encode)
+    if schema.class_weights == BALANCED and own_data.about["task"] != "classification":
+        raise UserError(
+            f"the table schema has class_weights = {BALANCED!r}, which needs classes to predict, and "
+            f"{listed(list(targets))} of {context} has none"
+        )
+    feature_schema = replace(feature_schema, class_weights=schema.class_weights)
+    return RawClients(
+        own_data=replace(own_data, hints=hints),
+        table=kept_table,
+        schema=feature_schema,
+        context=context,
+    )
 
 
 def _typed(cells: Cells, schema: TableSchema, name: str, context: str) -> np.ndarray:
@@ -272,34 +344,45 @@ def _typed(cells: Cells, schema: TableSchema, name: str, context: str) -> np.nda
     return np.array(of_text, object)[cells.text_of_row]
 
 
-def _with_features(
+def with_features(
     own_data: OwnData,
     clients: dict[Client, ClientData],
     earlier_facts: Mapping[str, Any] | None,
     *,
-    table: Table,
-    schema: TableSchema,
-    context: str,
+    raw: RawClients,
 ) -> tuple[OwnData, dict[Client, ClientData]]:
-    """Clients with the features of their rows in place of the rows' numbers, see :attr:`OwnData.encode`."""
-    constant_schema = _agreed(schema, table, clients.values(), earlier_facts, context)
-    features = torch.from_numpy(constant_schema.encoded(table, context))
+    """Return clients with the features of their rows in place of the rows' numbers, see :attr:`OwnData.encode`.
+
+    Args:
+        own_data: The clients' data, with the numbers of the rows.
+        clients: The clients with their splits.
+        earlier_facts: The facts of an earlier world with constants; None to agree on new ones.
+        raw: The rows.
+    """
+    constant_schema, class_weights = _agreed(raw, own_data.outputs, clients.values(), earlier_facts)
+    features = torch.from_numpy(constant_schema.encoded(raw.table, raw.context))
     about = {
         **own_data.about,
         "features": constant_schema.features,
         FACT: constant_schema.document(),
     }
+    objective = own_data.objective
+    if class_weights:
+        about[WEIGHTS_FACT] = list(class_weights)
+        loss = torch.nn.CrossEntropyLoss(torch.tensor(class_weights, dtype=torch.float32))
+        objective = replace(objective, loss=loss)
     encoded_data = replace(
         own_data,
         shape=(features.shape[1],),
         about=about,
+        objective=objective,
         dtypes=["number"] * features.shape[1],
         encode=None,
     )
     # The splits of a client have one pool.
     features_of_pool: dict[int, torch.Tensor] = {}
 
-    def with_features(split: Split) -> Split:
+    def featured(split: Split) -> Split:
         pool = split.inputs
         if id(pool) not in features_of_pool:
             features_of_pool[id(pool)] = features[pool[:, 0].long()]
@@ -309,34 +392,49 @@ def _with_features(
     for client, client_data in clients.items():
         encoded_clients[client] = replace(
             client_data,
-            train=with_features(client_data.train),
-            validation=with_features(client_data.validation),
-            test=with_features(client_data.test),
+            train=featured(client_data.train),
+            validation=featured(client_data.validation),
+            test=featured(client_data.test),
             schema=encoded_data.schema,
         )
     return encoded_data, encoded_clients
 
 
 def _agreed(
-    schema: TableSchema,
-    table: Table,
+    raw: RawClients,
+    outputs: int,
     clients: Iterable[ClientData],
     earlier_facts: Mapping[str, Any] | None,
-    context: str,
-) -> TableSchema:
-    """The schema with the constants of the clients' training rows, or with those of an earlier world."""
+) -> tuple[TableSchema, tuple[float, ...]]:
+    """The schema with the constants of the clients' training rows, or those of an earlier world; and the class weights."""
     if earlier_facts is not None and FACT in earlier_facts:
         earlier_schema = TableSchema.of(earlier_facts[FACT], "the earlier world")
-        if set(earlier_schema.columns) != set(schema.columns):
+        if set(earlier_schema.columns) != set(raw.schema.columns):
             raise UserError(
                 "the table schema must have the columns of the earlier world, "
-                f"{listed(list(earlier_schema.columns))}, got {listed(list(schema.columns))}"
+                f"{listed(list(earlier_schema.columns))}, got {listed(list(raw.schema.columns))}"
             )
-        return earlier_schema
-    asked_clients = []
-    for client_data in clients:
-        train = client_data.train
-        train_rows = train.inputs[train.index][:, 0].long().numpy()
-        train_table = {name: table[name].in_rows(train_rows) for name in schema.columns}
-        asked_clients.append(agreement.Client(schema, train_table, context))
-    return agreement.agreed(schema, agreement.summed(asked_clients))
+        return earlier_schema, tuple(earlier_facts.get(WEIGHTS_FACT, ()))
+    asked_clients = [asked_client(raw, outputs, client_data.train) for client_data in clients]
+    agreed = agreement.agree(raw.schema, agreement.summed(asked_clients))
+    return replace(agreed.schema, class_weights=NO_WEIGHTS), agreed.class_weights
+
+
+def asked_client(
+    raw: RawClients, outputs: int, train: Split, *, of_numbers: bool = False
+) -> agreement.Client:
+    """Return a client that answers questions about its training rows.
+
+    Args:
+        raw: The rows.
+        outputs: The number of classes.
+        train: The client's training rows, by their numbers.
+        of_numbers: Whether it also answers questions about its numbers to predict.
+    """
+    class_counts = None
+    numbers = None
+    if raw.schema.class_weights == BALANCED:
+        class_counts = np.bincount(train.targets.numpy(), minlength=outputs)
+    if of_numbers:
+        numbers = train.targets.double().reshape(len(train.targets), -1).numpy()
+    return agreement.Client(raw.schema, raw.rows_of(train), raw.context, class_counts, numbers)
