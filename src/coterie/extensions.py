@@ -36,7 +36,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
-from coterie.settings import UserError, nearest
+from coterie.settings import PlainWarning, UserError, nearest
 
 PREFIX = "coterie."
 """The groups of entry points that are read begin with this."""
@@ -51,7 +51,7 @@ class BrokenExtension(UserError):
     """An extension cannot be imported, or is not what its group needs."""
 
 
-class ExtensionWarning(UserWarning):
+class ExtensionWarning(PlainWarning):
     """An installed package registers something that cannot be used."""
 
 

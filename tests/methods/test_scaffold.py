@@ -9,9 +9,10 @@ import torch
 
 import coterie
 from coterie.core import Training
+from coterie.data.adversaries import Attack
 from coterie.data.objective import cross_entropy
 from coterie.methods import FedOpt, Race, Scaffold, Tuned
-from coterie.methods.scaffold import plain_steps
+from coterie.methods.scaffold import clients_beyond, plain_steps
 from coterie.models.layout import Layout
 from coterie.randomness import Purpose, generator
 from coterie.settings import SettingError
@@ -157,3 +158,20 @@ def test_the_server_may_have_an_optimizer_too() -> None:
     few = world(model=mlp, training=Training(lr=LR, batch=8))
     *_, last = coterie.run(FedOpt(method="scaffold", lr=0.01), few, rounds=2, workers=1)
     assert last.assignment.models.isfinite().all()
+
+
+def test_a_control_far_longer_than_the_others_is_forgotten_where_reports_are_limited() -> None:
+    """Each sign-flipped update doubles its client's c_i: it was .96 without, and .40 with one of 20 such clients."""
+    honest = {client: torch.full((4,), 1.0 + client / 10) for client in range(9)}
+    assert clients_beyond(honest) == []
+    assert clients_beyond({**honest, 9: torch.full((4,), 300.0)}) == [9]
+
+    few = replace(
+        coterie.SCENARIOS["digits/iid"].build(0), attacks={3: Attack(kind="sign-flip", scale=1.0)}
+    )
+    rounds = list(coterie.run("scaffold", few, rounds=12, seed=0, workers=1, eval_every=12))
+    forgotten = {note.clients for done in rounds for note in done.notes if note.kind == "bound"}
+    assert forgotten == {(3,)}
+    scores = rounds[-1].scores or {}
+    honest_accuracy = [score["accuracy"] for client, score in scores.items() if client != 3]
+    assert sum(honest_accuracy) / len(honest_accuracy) > 0.9

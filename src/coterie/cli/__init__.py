@@ -31,10 +31,9 @@ from types import ModuleType
 from typing import Any, TextIO
 
 from coterie.cli.arguments import BUILT_IN, EXTENSIONS, parse, parser
-from coterie.extensions import ExtensionWarning
 from coterie.files import reason
 from coterie.printable import one_line, say
-from coterie.settings import UserError
+from coterie.settings import PlainWarning, UserError
 
 READING_COMMANDS = ("compare", "explain", "methods", "report", "scenarios")
 """Commands that need no torch."""
@@ -49,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
-    with _interrupts(keep=argv is None), _warnings_of_extensions():
+    with _interrupts(keep=argv is None), _plain_warnings():
         return guarded(lambda: _call(sys.argv[1:] if argv is None else argv))
 
 
@@ -118,22 +117,24 @@ def _call(argv: Sequence[str]) -> int:
 
 
 @contextmanager
-def _warnings_of_extensions() -> Iterator[None]:
-    """Context in which a warning of a broken extension is one sentence, as all that is said beside the result."""
+def _plain_warnings() -> Iterator[None]:
+    """Context in which a warning of Coterie's own is one sentence, as all that is said beside the result."""
 
     # Any other warning is shown as Python shows it.
     def show(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
-        if issubclass(category, ExtensionWarning):
-            note(str(message))
-        else:
+        if not issubclass(category, PlainWarning):
             usual_show(message, category, *place, **options)
+        elif str(message) not in shown_texts:
+            shown_texts.add(str(message))
+            note(str(message))
 
     usual_show = warnings.showwarning
-    warnings.showwarning = show
-    try:
+    shown_texts: set[str] = set()
+    with warnings.catch_warnings():
+        # Each once, also those that this process has printed for an earlier command.
+        warnings.simplefilter("always", PlainWarning)
+        warnings.showwarning = show
         yield
-    finally:
-        warnings.showwarning = usual_show
 
 
 @contextmanager

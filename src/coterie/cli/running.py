@@ -56,7 +56,6 @@ def run(arguments: argparse.Namespace) -> int:
     from coterie.cli.commands import given
     from coterie.runs.experiment import make, normal, read
     from coterie.runs.folders import begin_new
-    from coterie.runs.run import Caution
     from coterie.runs.set_option import assign, presets_first
 
     # A tracker that is missing is an error before anything else is done.
@@ -85,17 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     # An estimate runs nothing, and makes no folder.
     if arguments.estimate:
         return show(experiment, folder, arguments.json)
-    with warnings.catch_warnings(record=True) as caught_warnings:
-        warnings.simplefilter("always", Caution)
-        runs = begin_new(experiment, folder)
-    # Cautions about data are sentences of the command; warnings of other libraries stay warnings.
-    for warning in caught_warnings:
-        if issubclass(warning.category, Caution):
-            say(f"coterie: {printable(str(warning.message))}", sys.stderr)
-        else:
-            warnings.warn_explicit(
-                warning.message, warning.category, warning.filename, warning.lineno
-            )
+    runs = begin_new(experiment, folder)
     # Say how long it will take, then train.
     announce(experiment, folder)
     return _carry_out(runs, folder, arguments)

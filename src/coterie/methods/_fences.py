@@ -19,8 +19,8 @@ clients the fences are wider by a slack."""
 MEAN_SLACK = 1.0
 """The slack for means, in standard deviations of a single example."""
 
-VARIANCE_SLACK = 10.0
-"""The slack for variances, a factor."""
+POSITIVE_SLACK = 10.0
+"""The slack for variances and other positive values, a factor."""
 
 
 def fenced(values: np.ndarray, slack: float = 0.0) -> np.ndarray:
@@ -63,11 +63,24 @@ def fenced(values: np.ndarray, slack: float = 0.0) -> np.ndarray:
     return values.clip(low_quartiles - fence_widths, high_quartiles + fence_widths)
 
 
+def fenced_positive(values: np.ndarray) -> np.ndarray:
+    """Limit positive values on the scale of their logarithms, where those of honest clients are symmetric.
+
+    Args:
+        values: Shape ``(n,)``, non-negative. Zeros stay as they are.
+
+    Returns:
+        Shape ``(n,)``.
+    """
+    limited = values.copy()
+    positive = values > 0
+    slack = math.log(POSITIVE_SLACK) if len(values) < MIN_CLIENTS_FOR_QUARTILES else 0.0
+    limited[positive] = np.exp(fenced(np.log(values[positive]), slack))
+    return limited
+
+
 def fenced_reports(means: np.ndarray, spreads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Limit the means and variances that clients report, each by those of the other clients.
-
-    Variances are limited on the scale of their logarithms, where those of honest clients are
-    symmetric.
 
     Args:
         means: Shape ``(n,)``: each client's mean over its examples.
@@ -78,11 +91,7 @@ def fenced_reports(means: np.ndarray, spreads: np.ndarray) -> tuple[np.ndarray, 
         The limited means and variances, ``(n,)`` each.
     """
     needs_slack = len(means) < MIN_CLIENTS_FOR_QUARTILES
-    # Variances, on the scale of their logarithms.
-    limited = spreads.copy()
-    positive = spreads > 0
-    log_slack = math.log(VARIANCE_SLACK) if needs_slack else 0.0
-    limited[positive] = np.exp(fenced(np.log(spreads[positive]), log_slack))
+    limited = fenced_positive(spreads)
     # Means, with a slack in the unit of a single example's standard deviation.
     deviation = math.sqrt(np.median(limited)) if len(limited) else 0.0
     return fenced(means, MEAN_SLACK * deviation if needs_slack else 0.0), limited

@@ -15,14 +15,18 @@ Deviations
 - With momentum, K is the number of plain steps that move as far (J. Wang et al., "Tackling the
   Objective Inconsistency Problem in Heterogeneous Federated Optimization", arXiv 2007.07481, section
   4). Algorithm 1 has no momentum.
+- Where reports are limited (``robust.share``, in a federation or with adversaries), a control variate
+  whose norm is beyond the outer fences of the other clients' is forgotten, and a note says whose.
+  Without this a client that sends ``-(y - x)`` doubles its c_i in every round, and moves c by it.
 - With ``training.clip``, noise or compression, c_i is that of the update which the server receives.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from typing import ClassVar
 
 import numpy as np
@@ -33,6 +37,7 @@ from coterie.core import (
     Cohort,
     Federation,
     Needs,
+    Note,
     Plan,
     Replies,
     Task,
@@ -41,8 +46,10 @@ from coterie.core import (
     state,
     weights,
 )
+from coterie.methods._fences import fenced_positive
 from coterie.methods._leavers import entries_without
 from coterie.methods._one_model import OneModel
+from coterie.notebook.tables import some
 from coterie.settings import SettingError, check, setting
 
 
@@ -60,6 +67,7 @@ class ScaffoldState:
         training: the experiment's training settings.
         parameters: the number of columns that are no buffers.
         least_batch: fewest examples of a batch: 2 if the model has BatchNorm.
+        notes: about the last round.
     """
 
     clients: tuple[Client, ...]
@@ -70,6 +78,7 @@ class ScaffoldState:
     controls: Mapping[Client, torch.Tensor] = field(default_factory=dict)
     round: int = 0
     least_batch: int = 1
+    notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +134,7 @@ class Scaffold(OneModel[ScaffoldState]):
         return Plan(models=torch.stack(rows), tasks=tasks, need="rows")
 
     def step(self, state: ScaffoldState, replies: Replies) -> ScaffoldState:
-        state = replace(state, round=state.round + 1)
+        state = replace(state, round=state.round + 1, notes=())
         if not replies.clients or replies.updates is None:
             return state
         # Lines 16 and 17: x ← x + η_g times the mean of y_i - x.
@@ -144,6 +153,13 @@ class Scaffold(OneModel[ScaffoldState]):
             # Buffers have no gradient.
             control[state.parameters :] = 0.0
             controls[client] = control
+        notes: tuple[Note, ...] = ()
+        if replies.averaging.limits_reports:
+            # Whose control variate is beyond the fences is a client that has not answered yet.
+            far_clients = clients_beyond(controls)
+            if far_clients:
+                controls = entries_without(controls, tuple(far_clients))
+                notes = (controls_note(far_clients),)
         # Line 17: c ← c + the sum of the changes of c_i, divided by the number N of all clients.
         known_controls = torch.stack(list(controls.values()))
         equal_weights = np.full(len(controls), 1 / len(controls))
@@ -154,7 +170,11 @@ class Scaffold(OneModel[ScaffoldState]):
             model=state.model + self.server_lr * mean_update,
             controls=controls,
             control=control,
+            notes=notes,
         )
+
+    def explain(self, state: ScaffoldState) -> tuple[Note, ...]:
+        return state.notes
 
     def admit(self, state: ScaffoldState, clients: tuple[Client, ...]) -> ScaffoldState:
         """Admit clients, whose control variates are zero."""
@@ -175,6 +195,25 @@ class Scaffold(OneModel[ScaffoldState]):
 def _of_members(state: ScaffoldState, num_before: int) -> ScaffoldState:
     """The state after a change of the number of clients, by which the sum of controls is divided."""
     return replace(state, control=state.control * num_before / max(len(state.clients), 1))
+
+
+def clients_beyond(controls: Mapping[Client, torch.Tensor]) -> list[Client]:
+    """Return the clients whose control variates are longer than the fences of the other clients' allow.
+
+    Args:
+        controls: Client -> c_i ``(d,)``.
+    """
+    norms = torch.stack([control.double().norm() for control in controls.values()]).numpy()
+    is_beyond = norms > fenced_positive(norms) * (1 + 1e-9)
+    return list(compress(controls, is_beyond))
+
+
+def controls_note(clients: Sequence[Client]) -> Note:
+    """Say whose control variates are forgotten."""
+    far_clients = tuple(sorted(clients))
+    client_names = some([str(client) for client in far_clients])
+    text = f"control variates far longer than those of the other clients are forgotten (robust.share): client {client_names}"
+    return Note(kind="bound", effect="limits", clients=far_clients, text=text)
 
 
 def steps_made(examples: int, training: Training, least_batch: int) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ from coterie.records.record import RUN_FILE
 from coterie.report.contest import BASELINES, Contest
 from coterie.report.setting_differences import SAME_BUT_SEED
 from coterie.report.trials import MethodTrials, Trial, read
-from coterie.report.words import numbered
-from coterie.settings import UserError
+from coterie.report.words import count, numbered
+from coterie.settings import PlainWarning, UserError
 
 SAME_WORLD = ("scenario", "scenario_settings", "metric", "better")
 """Keys of summaries that are equal in runs over the same clients."""
@@ -192,19 +192,36 @@ def with_other_seeds(run: Path, trial: Trial) -> tuple[Contest, MethodTrials] | 
         Both; None if there are no other seeds of the method and a baseline.
     """
     method_name = trial.summary["method"]
-    trials = [trial]
+    folders = []
     for name in dict.fromkeys((method_name, *BASELINES)):
         for path in sorted(run.absolute().parent.glob(f"{name}*-seed*/{RUN_FILE}")):
-            folder = path.parent
-            if folder == run.absolute():
-                continue
-            with suppress(UserError):
-                trials.append(read(within(folder.parent, folder.name), trial.summary["rounds"]))
+            if path.parent != run.absolute():
+                folders.append(path.parent)
+    trials = [trial, *_runs_beside(folders, trial.summary["rounds"])]
     for contest in contests(trials):
         for method in contest.methods:
             if trial in method.trials.values() and len(contest.seeds) > 1:
                 return contest, method
     return None
+
+
+def _runs_beside(folders: Iterable[Path], last_round: int) -> list[Trial]:
+    """Return what a comparison needs of the runs beside the explained one.
+
+    A run that has not begun, or is damaged, is not compared. A warning says so, since the result is
+    another without it.
+    """
+    trials = []
+    errors = []
+    for folder in folders:
+        try:
+            trials.append(read(within(folder.parent, folder.name), last_round))
+        except UserError as error:
+            errors.append(str(error))
+    if errors:
+        more = f" (and {count(len(errors) - 1, 'more run')})" if len(errors) > 1 else ""
+        warnings.warn(f"not compared: {errors[0]}{more}", PlainWarning, stacklevel=3)
+    return trials
 
 
 def with_baselines(run: Path, trial: Trial) -> tuple[Contest, MethodTrials]:
@@ -220,16 +237,13 @@ def with_baselines(run: Path, trial: Trial) -> tuple[Contest, MethodTrials]:
     """
     method_name = trial.summary["method"]
     seed = trial.summary["seed"]
-    trials = [trial]
     # Runs of the baselines are next to the run in its experiment's folder.
+    folders = []
     for baseline in BASELINES:
-        if baseline == method_name:
-            continue
-        for path in sorted(run.absolute().parent.glob(f"{baseline}*-seed{seed}/{RUN_FILE}")):
-            folder = path.parent
-            # A run that has not begun, or is damaged, is not compared.
-            with suppress(UserError):
-                trials.append(read(within(folder.parent, folder.name), trial.summary["rounds"]))
+        if baseline != method_name:
+            paths = run.absolute().parent.glob(f"{baseline}*-seed{seed}/{RUN_FILE}")
+            folders += [path.parent for path in sorted(paths)]
+    trials = [trial, *_runs_beside(folders, trial.summary["rounds"])]
     for contest in contests(trials):
         for method in contest.methods:
             if method.first is trial:

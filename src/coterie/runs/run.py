@@ -29,7 +29,7 @@ from coterie.records.store import locked
 from coterie.robust import Robust
 from coterie.runs.experiment import ENGINES, Experiment, data_folder, make
 from coterie.runs.facts import digest, same_world, world_facts
-from coterie.settings import SettingError, UserError, brief, table_of
+from coterie.settings import PlainWarning, SettingError, UserError, brief, table_of
 from coterie.settings.calls import public
 from coterie.training import set_aside
 from coterie.training.faster_precision import faster_precision
@@ -502,7 +502,7 @@ def changed_versions(run: Run) -> list[str]:
     return sentences
 
 
-class Caution(UserWarning):
+class Caution(PlainWarning):
     """A warning about data: a run is possible, but its result may not be what its clients could have."""
 
 

@@ -30,6 +30,10 @@ class UserError(Exception):
         return one_line(super().__str__())
 
 
+class PlainWarning(UserWarning):
+    """A warning in one sentence for people; the command line prints it without the place in the code."""
+
+
 class SettingError(UserError, ValueError):
     """A setting whose value is not allowed, or a name that is not a setting."""
 
