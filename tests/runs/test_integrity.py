@@ -332,7 +332,7 @@ def test_check_of_matrices_experiments_and_exports(made: Path, run: Path, tmp_pa
 def test_a_run_can_be_made_longer_if_that_is_said(run: Path) -> None:
     path = run / "run.toml"
     path.write_text(path.read_text().replace("rounds = 3", "rounds = 4"))
-    edits = "rounds, target, eval_every, checkpoint_every, checkpoints_kept, workers or data"
+    edits = "rounds, target, stop_after, eval_every, checkpoint_every, checkpoints_kept, workers or data"
     assert (
         f"if you edited only its {edits}, accept it with coterie check {run} --accept"
         in refused("resume", run)
@@ -577,7 +577,8 @@ def test_an_edit_of_what_was_run_is_not_accepted(run: Path, was: str, now: str) 
     assert path.read_text() == text.replace(was, now)
 
 
-@pytest.mark.parametrize("name", EDITABLE_ENTRIES)
+# This run has no validation scores, which stop_after needs: see test_stop_after.py.
+@pytest.mark.parametrize("name", [name for name in EDITABLE_ENTRIES if name != "stop_after"])
 def test_when_a_run_ends_and_what_changes_no_result_is_accepted(run: Path, name: str) -> None:
     document = read_toml(run / "run.toml")
     document[name] = {"target": 0.99, "data": "elsewhere"}.get(name, 5)

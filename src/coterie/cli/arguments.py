@@ -282,6 +282,12 @@ def _add_run_arguments(parser: Parser) -> None:
         type=real,
         help="set this share of each client's training examples aside for validation scores (none)",
     )
+    parser.add_argument(
+        "--stop-after",
+        metavar="N",
+        type=whole,
+        help="stop a run after N rounds without a better validation score (never)",
+    )
     # Where and how it is computed.
     parser.add_argument(
         "--width",
@@ -395,6 +401,11 @@ def _add_reading_arguments(command_parsers: dict[str, Parser]) -> None:
         help="the metric of the score, such as loss or validation_accuracy (the main metric)",
     )
     command_parsers["compare"].add_argument(
+        "--best-round",
+        action="store_true",
+        help="each run as it was after the round with its best validation score",
+    )
+    command_parsers["compare"].add_argument(
         "--against",
         metavar="METHOD",
         help="compare each other method with this one, with the paired test over seeds",
@@ -489,6 +500,11 @@ def _add_file_arguments(command_parsers: dict[str, Parser]) -> None:
         help="the model for sites that are not known: group-1, or a client (of the group with the most clients)",
     )
     command_parsers["export"].add_argument(
+        "--best-round",
+        action="store_true",
+        help="the models after the round with the best validation score, not after the last",
+    )
+    command_parsers["export"].add_argument(
         "--without-data",
         action="store_true",
         help="do not read the clients' data: no calibration, and nothing that places a new site",
@@ -580,7 +596,7 @@ def parse(
     seed_count = getattr(arguments, "seeds", None)
     if seed is not None and seed_count is not None:
         raise UsageError("use only one of --seed and --seeds")
-    for option in ("rounds", "seeds", "workers", "width", "eval_every"):
+    for option in ("rounds", "seeds", "workers", "width", "eval_every", "stop_after"):
         number = getattr(arguments, option, None)
         if number is not None and number < 1:
             raise UsageError(f"--{option.replace('_', '-')} must be at least 1, got {number}")

@@ -39,14 +39,23 @@ def compare(arguments: argparse.Namespace) -> int:
     # The same function as in Python; only the form of the output differs.
     by_examples = arguments.by == "examples"
     if arguments.against is not None or arguments.clients or arguments.classic:
-        for option, is_given in (("--metric", arguments.metric), ("--by", by_examples)):
+        for option, is_given in (
+            ("--metric", arguments.metric),
+            ("--by", by_examples),
+            ("--best-round", arguments.best_round),
+        ):
             if is_given:
                 raise UsageError(
                     f"{option} changes the table alone: use it without --against, --clients and --classic"
                 )
     if arguments.columns is not None and arguments.table is None:
         raise UsageError("--columns is for a table: add --markdown, --latex or --csv")
-    results = compared(arguments.runs, metric=arguments.metric, by=arguments.by)
+    results = compared(
+        arguments.runs,
+        metric=arguments.metric,
+        by=arguments.by,
+        best_round=arguments.best_round,
+    )
     if arguments.against is not None:
         differences = results.against(arguments.against)
         say(to_json(differences) if arguments.json else str(differences))
@@ -67,8 +76,9 @@ def compare(arguments: argparse.Namespace) -> int:
         terminal.console(sys.stdout).print(terminal.comparison(results))
         if by_examples:
             say("\nMeans of metrics are over test examples: a client counts by how many it has.")
-        # Which method to use, where there are several; that is by the main metric, and by clients.
-        if arguments.metric or by_examples:
+        # Which method to use, where there are several; that is by the main metric after the last
+        # round, and by clients.
+        if arguments.metric or by_examples or arguments.best_round:
             return 0
         if len(results) > 1:
             for verdict in results.verdicts():
@@ -113,6 +123,7 @@ def export(arguments: argparse.Namespace) -> int:
             warn=note,
             default=arguments.default,
             read_data=not arguments.without_data,
+            best_round=arguments.best_round,
             **consent,
         )
     # One models.json per run; the tensors that models share are no model.

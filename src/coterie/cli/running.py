@@ -36,6 +36,7 @@ PLAIN_OPTIONS = (
     "target",
     "eval_every",
     "validation_share",
+    "stop_after",
     "workers",
     "width",
     "device",
@@ -324,6 +325,7 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
     """Print the groups, the results of each method, the verdict, and what else a user must know."""
     from rich.text import Text
 
+    from coterie.records.ending import Ending
     from coterie.report import terminal
     from coterie.report.compared import side_by_side
     from coterie.report.limits import refused_sentence
@@ -352,6 +354,14 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
             for text, is_warning in paragraphs(verdict(contest), is_comparison=len(runs) > 1)
         ]
         console.print(Text(""), *texts, sep="\n") if texts else console.print()
+    # Which runs stopped early.
+    for run in runs:
+        ending = Ending.of(*run.record.shown())
+        if ending.stopped and ending.best is not None:
+            best = ending.best
+            say(
+                f"\n{run.folder.name} stopped: no better {best.metric} than {best.score:.3f} in round {best.round}"
+            )
     # What limits refused, and the privacy that was spent.
     for run, result in zip(runs, summaries, strict=True):
         record_lines = run.record.shown()[1]

@@ -232,15 +232,22 @@ class Record:
         if is_new_file:
             sync_folder(self.folder)
 
-    def store(self, round_number: int, position: Any, num_kept: int = CHECKPOINTS_KEPT) -> None:
+    def store(
+        self,
+        round_number: int,
+        position: Any,
+        num_kept: int = CHECKPOINTS_KEPT,
+        best_round: int | None = None,
+    ) -> None:
         """Store a checkpoint after the last recorded round.
 
         Args:
             round_number: The number of that round.
             position: The position of the run.
             num_kept: Newest checkpoints to keep.
+            best_round: A round whose checkpoint stays, however old it is; None for none.
         """
-        self.checkpoints.save(round_number, position, num_kept, self._own_identity())
+        self.checkpoints.save(round_number, position, num_kept, self._own_identity(), best_round)
 
     def _own_identity(self) -> str:
         """The identity of the run that this object writes, read once: ``run.toml`` may be large."""
@@ -248,15 +255,18 @@ class Record:
             self._known_identity = self.identity()
         return self._known_identity
 
-    def stored(self, value_class: type[T], fallback: bool = True) -> tuple[int, T] | None:
+    def stored(
+        self, value_class: type[T], fallback: bool = True, round_number: int | None = None
+    ) -> tuple[int, T] | None:
         """The newest checkpoint of these records, see ``Checkpoints.load``.
 
         Args:
             value_class: The class of the values in checkpoints.
             fallback: Whether to use the checkpoint before, if one is damaged.
+            round_number: The round of the checkpoint, in place of the newest one.
 
         Returns:
-            (round, value); None if there is no checkpoint.
+            (round, value); None if there is no such checkpoint.
 
         Raises:
             DamagedError: No checkpoint is intact, or it holds a value of another class.
@@ -266,8 +276,11 @@ class Record:
         run_identity = self.identity()
         for _ in range(MAX_READ_ATTEMPTS):
             checkpoint_rounds = self.checkpoints.rounds()
+            considered_rounds = checkpoint_rounds
+            if round_number is not None:
+                considered_rounds = [round_number] if round_number in checkpoint_rounds else []
             try:
-                checkpoint = self.checkpoints.load(run_identity, fallback, checkpoint_rounds)
+                checkpoint = self.checkpoints.load(run_identity, fallback, considered_rounds)
             except DamagedError:
                 if self.checkpoints.rounds() == checkpoint_rounds:
                     raise

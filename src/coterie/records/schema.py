@@ -177,6 +177,7 @@ class DescriptionEntry(TypedDict):
     rounds: Count
     eval_every: Count
     validation_share: NotRequired[Number]
+    stop_after: NotRequired[Count]
     checkpoint_every: NotRequired[Count]
     checkpoints_kept: NotRequired[Count]
     target: NotRequired[Number]

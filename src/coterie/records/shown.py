@@ -358,23 +358,3 @@ def sums_of(recorded_line: Line, metric_name: str) -> dict[str, ErrorSums]:
         for client, sums in recorded_line.get("sums", {}).items()
         if metric_name in sums
     }
-
-
-def ends(recorded_line: Line, num_rounds: int, target_mean: float | None) -> bool:
-    """Whether a run ends with a round.
-
-    Args:
-        recorded_line: The shown record of the round.
-        num_rounds: Rounds of the run.
-        target_mean: The target of the mean of the main metric; None for none.
-
-    Returns:
-        Whether the round is the last, or its mean has reached the target.
-    """
-    if target_mean is None or not recorded_line["tested"]:
-        return bool(recorded_line["round"] >= num_rounds)
-    # A run with a target ends when the mean of a tested round has reached it.
-    main_mean = spread(recorded_line)["mean"]
-    is_greater_better = shown_as(recorded_line).better == "greater"
-    has_reached_target = main_mean >= target_mean if is_greater_better else main_mean <= target_mean
-    return bool(recorded_line["round"] >= num_rounds or has_reached_target)

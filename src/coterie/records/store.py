@@ -142,6 +142,7 @@ class Checkpoints:
         value: Any,
         num_kept: int = CHECKPOINTS_KEPT,
         run_identity: str = "",
+        best_round: int | None = None,
     ) -> None:
         """Store a checkpoint, then remove all but the newest ones.
 
@@ -150,6 +151,7 @@ class Checkpoints:
             value: The value to store.
             num_kept: Newest checkpoints to keep.
             run_identity: The identity of the run, which shows that the checkpoint belongs to it.
+            best_round: A round whose checkpoint stays, however old it is; None for none.
         """
         # Blobs first: a checkpoint on the disk has all its blobs.
         self._check_links()
@@ -167,7 +169,7 @@ class Checkpoints:
             self.path(round_number),
             checksum.sealed_json(json.dumps(document, allow_nan=False).encode()),
         )
-        self.prune(num_kept, {round_number: codec.blobs(encoded_value)})
+        self.prune(num_kept, {round_number: codec.blobs(encoded_value)}, best_round)
 
     def load(
         self,
@@ -323,6 +325,7 @@ class Checkpoints:
         self,
         num_kept: int = CHECKPOINTS_KEPT,
         known_blobs: Mapping[int, Iterable[str]] | None = None,
+        best_round: int | None = None,
     ) -> None:
         """Remove all but the newest checkpoints, and the blobs to which none of these refers.
 
@@ -330,14 +333,19 @@ class Checkpoints:
             num_kept: Number of checkpoints that stay.
             known_blobs: Round -> the blobs of its checkpoint, where the caller knows them; others are
                 read.
+            best_round: A round whose checkpoint stays, however old it is; None for none.
         """
         checkpoint_rounds = self.rounds()
+        kept_rounds = {*checkpoint_rounds[-num_kept:], best_round}
         # Old checkpoints first: no checkpoint refers to a blob that is gone.
-        for round_number in checkpoint_rounds[:-num_kept]:
-            self.path(round_number).unlink()
+        for round_number in checkpoint_rounds:
+            if round_number not in kept_rounds:
+                self.path(round_number).unlink()
         # A blob stays while one of the kept checkpoints refers to it.
         used_blobs: set[str] = set()
-        for round_number in checkpoint_rounds[-num_kept:]:
+        for round_number in checkpoint_rounds:
+            if round_number not in kept_rounds:
+                continue
             if known_blobs and round_number in known_blobs:
                 used_blobs.update(known_blobs[round_number])
                 continue

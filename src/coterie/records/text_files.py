@@ -36,6 +36,7 @@ REQUIRED_ENTRIES = (
 EDITABLE_ENTRIES = (
     "rounds",
     "target",
+    "stop_after",
     "eval_every",
     "checkpoint_every",
     "checkpoints_kept",

@@ -246,7 +246,11 @@ class Comparison(list[dict[str, Any]]):
 
 @public
 def compare(
-    runs: Folder | Iterable[Folder], *, metric: str = "", by: str = "clients"
+    runs: Folder | Iterable[Folder],
+    *,
+    metric: str = "",
+    by: str = "clients",
+    best_round: bool = False,
 ) -> Comparison:
     """Compare methods, each over its seeds: one entry for all runs that differ in their seed alone.
 
@@ -257,6 +261,8 @@ def compare(
             main metric. A verdict is always by the main metric.
         by: What counts equally in a mean of a metric: ``clients``, or ``examples``, by which a
             client has the weight of its test examples. A verdict is always by clients.
+        best_round: Whether each run is compared as it was after the round with its best validation
+            score. A verdict is always by the last round.
 
     Returns:
         One dict per entry. Each of score (the main metric, mean over clients; also under the
@@ -267,12 +273,15 @@ def compare(
         seeds and its 95% interval by Student's t, not beyond the limits of the metric; the standard
         deviation over the seeds, and the number with each seed. low and high are None for fewer than
         three seeds, sd for one. worst_client is the client with the worst value, if it is the same
-        in all seeds. ``by`` is in entries whose means are over examples.
+        in all seeds. best_rounds has the rounds with the best validation scores, where runs have
+        some. ``by`` is in entries whose means are over examples.
 
     Raises:
-        UserError: If a folder has no runs, or a run does not have the metric.
+        UserError: If a folder has no runs, or a run does not have the metric, or validation scores.
     """
-    entries = side_by_side(summary(run, metric=metric, by=by) for run in expand(runs))
+    entries = side_by_side(
+        summary(run, metric=metric, by=by, best_round=best_round) for run in expand(runs)
+    )
     if by != "clients":
         for entry in entries:
             entry["by"] = by
@@ -310,6 +319,7 @@ def _over_seeds(runs: Sequence[Summary]) -> dict[str, Any]:
     entry: dict[str, Any] = {key: first_run[key] for key in SAME_BUT_SEED}
     entry |= {
         "rounds": sorted({run["rounds"] for run in runs}),
+        "best_rounds": sorted({run["best_round"]["round"] for run in runs if run["best_round"]}),
         "seeds": [run["seed"] for run in runs],
         "run_dirs": [run["run_dir"] for run in runs],
         "exact": num_exact,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from coterie.data.objective import VALIDATION
 from coterie.data.scenario import OWN_DATA, flattened
 from coterie.files import Folder, within
 from coterie.pooling import MIN_ROWS_OF_WORST
+from coterie.records.ending import Ending, best_round_of
 from coterie.records.record import RUN_FILE, Record
-from coterie.records.shown import ClientId, Line, ends, shown_as, spread, truth_at
+from coterie.records.shown import ClientId, Line, shown_as, spread, truth_at
 from coterie.records.text_files import finite
 from coterie.report.limits import Limit, limited
 from coterie.report.words import data_title
@@ -39,7 +41,9 @@ BY = ("clients", "examples")
 
 
 @public
-def summary(run: Folder, *, metric: str = "", by: str = "clients") -> Summary:
+def summary(
+    run: Folder, *, metric: str = "", by: str = "clients", best_round: bool = False
+) -> Summary:
     """Summarize the run in directory ``run``, after all rounds completed so far.
 
     If the run has adversaries, ``ari`` and the means, ``std`` and ``worst`` cover the honest
@@ -50,6 +54,8 @@ def summary(run: Folder, *, metric: str = "", by: str = "clients") -> Summary:
         metric: The metric of the score, such as ``validation_accuracy``; empty for the main metric.
         by: What counts equally in mean and std of metrics: ``clients``, or ``examples``, by which a
             client has the weight of its test examples.
+        best_round: Whether to summarize the run as it was after the round with the best validation
+            score, costs until then included.
 
     Returns:
         A dict, with the keys below.
@@ -59,6 +65,7 @@ def summary(run: Folder, *, metric: str = "", by: str = "clients") -> Summary:
         - settings (of the method), scenario_settings, training, boundary, robust
         - run_settings: engine, precision, eval_every, and data if these are your own
         - limits (when the run ends) and finished (whether it has ended)
+        - best_round: round, metric and score of the round with the best validation score, or None
         - groups and true_groups: lists of lists of client ids; true_groups is None if not known,
           and where data drift that of the last completed round
         - personal: the clients that are served by a personal model, which they train for themselves,
@@ -80,12 +87,15 @@ def summary(run: Folder, *, metric: str = "", by: str = "clients") -> Summary:
         - run_dir
 
     Raises:
-        UserError: If no round is completed yet, or ``by`` is neither.
+        UserError: If no round is completed yet, ``by`` is neither, or with ``best_round`` the run
+            has no validation scores.
     """
     if by not in BY:
         raise UserError(f"by must be {' or '.join(BY)}, got {by!r}")
     run = Path(run)
     description, lines = Record(run).shown()
+    if best_round:
+        lines = lines[: best_round_of(run, description, lines)]
     return summarised(run, description, lines, limited(lines), metric, by)
 
 
@@ -119,8 +129,7 @@ def summarised(
     world = description["world"]
     method = dict(description["methods"][0])
     scenario = flattened(description["scenario"])
-    num_rounds = description["rounds"]
-    target_mean = description.get("target")
+    ending = Ending.of(description, lines)
     adversaries = world.get("adversaries", [])
     numbers: Summary = {
         "method": method.pop("name"),
@@ -134,8 +143,13 @@ def summarised(
         "boundary": description["boundary"],
         "robust": {**plain(Robust()), **description.get("robust", {})},
         "run_settings": _run_settings(description),
-        "limits": {"rounds": num_rounds, "target": target_mean},
-        "finished": ends(last_line, num_rounds, target_mean),
+        "limits": {
+            "rounds": ending.num_rounds,
+            "target": ending.target,
+            "stop_after": ending.stop_after,
+        },
+        "finished": ending.ended,
+        "best_round": None if ending.best is None else asdict(ending.best),
         "groups": last_line["groups"],
         "personal": list(last_line.get("personal", ())),
         "true_groups": truth_at(world, last_line["round"]),

@@ -315,12 +315,17 @@ def _comparison(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) ->
     """Return the table of one scenario: at most 116 columns for labels of 11 letters, or two of 72."""
     has_adversaries = any(entry["isolated"]["mean"] is not None for entry in compared)
     has_personal = any(entry["personal"]["mean"] for entry in compared)
+    has_best_round = any(entry.get("best_rounds") for entry in compared)
     rows = []
     for entry, label in zip(compared, labels, strict=True):
         cells = [
             ("method", label),
             ("seeds", str(len(entry["seeds"]))),
             ("rounds", _range(entry["rounds"])),
+        ]
+        if has_best_round:
+            cells.append(("best\nround", _range(entry["best_rounds"])))
+        cells += [
             (title(compared), plus_minus(entry["score"])),
             ("worst\nclient", f"{decimals(entry['worst']['mean'])}{few_tests_mark(entry)}"),
             ("std of\nclients", decimals(entry["std"]["mean"])),
@@ -397,7 +402,9 @@ def few_tests_mark(entry: Mapping[str, Any]) -> str:
 
 
 def _range(numbers: Sequence[int]) -> str:
-    """Return the first and the last of sorted numbers."""
+    """Return the first and the last of sorted numbers; a dash for none."""
+    if not numbers:
+        return "-"
     return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
 
 

@@ -18,6 +18,7 @@ from coterie.files import read_within, reason, within
 from coterie.notebook.tables import count
 from coterie.records import checksum
 from coterie.records.codec import DamagedError
+from coterie.records.ending import Ending
 from coterie.records.record import (
     EXPERIMENT_FILE,
     NODES_FILE,
@@ -29,7 +30,7 @@ from coterie.records.record import (
     read_nodes,
 )
 from coterie.records.round_line import MATRICES_FOLDER, load_matrices
-from coterie.records.shown import Shown, ends
+from coterie.records.shown import Shown
 from coterie.records.store import LOCK_FILE, PART_SUFFIX, Checkpoints, check_schema, write_whole
 from coterie.records.text_files import EDITABLE_ENTRIES, read_recorded, read_toml
 from coterie.runs.experiment import OwnMethodError
@@ -326,12 +327,9 @@ class _Checking:
         rounds_path = record.folder / ROUNDS_FILE
         description = record.description()
         # After the last round of a run nothing is read; before it, a line may be incomplete.
-        last_shown_line = line_entries and Shown.of(description["world"]).line(
-            line_entries[-1].line
-        )
-        if last_shown_line and ends(
-            last_shown_line, description["rounds"], description.get("target")
-        ):
+        naming = Shown.of(description["world"])
+        intact_lines = [naming.line(entry.line) for entry in line_entries if entry.problem is None]
+        if Ending.of(description, intact_lines).ended:
             problem = "has data after the last round, which no command reads; they may be deleted"
         elif _goes_on(record.folder):
             problem = "has a last line that is being written"

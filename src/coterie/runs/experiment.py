@@ -10,6 +10,7 @@ In TOML, everything may be left out, but the file must not be empty::
     target = 0.95                 # stop a run when its mean accuracy reaches this
     eval_every = 1                # rounds between tests
     validation_share = 0.2        # set aside for validation scores; by default nothing is
+    stop_after = 20               # stop a run after so many rounds without a better validation score
     checkpoint_every = 1          # rounds between checkpoints
     checkpoints_kept = 2          # number of newest checkpoints kept; older ones are removed
     workers = 2                   # processes that train; the results do not depend on it
@@ -170,6 +171,8 @@ class Experiment:
         eval_every: Rounds between tests; the last is always tested.
         validation_share: Share of each client's training examples that is set aside for validation
             scores, see ``coterie.training.set_aside``; None for none.
+        stop_after: A run stops after so many rounds without a better validation score, and keeps the
+            checkpoint of its best round; None to make all rounds.
         checkpoint_every: Rounds between checkpoints; the last always has one.
         checkpoints_kept: Newest checkpoints kept, during the run and after it.
         workers: Processes that train; None for one per core.
@@ -202,6 +205,9 @@ class Experiment:
         "share of each client's training examples set aside for validation scores",
         gt=0,
         le=0.5,
+    )
+    stop_after: int | None = setting(
+        None, "stop a run after so many rounds without a better validation score", ge=1
     )
     checkpoint_every: int = setting(
         1, "rounds between checkpoints; the last round always has one", ge=1
@@ -257,6 +263,11 @@ class Experiment:
         if self.address is not None and self.engine != "ray":
             raise SettingError(
                 f"Experiment.address needs engine ray, got {self.address!r} with engine {self.engine}"
+            )
+        # A test score must not decide when to stop.
+        if self.stop_after is not None and self.validation_share is None:
+            raise SettingError(
+                f"Experiment.stop_after {self.stop_after} needs validation scores: set validation_share, such as 0.2"
             )
         # Each engine says which settings it does not support.
         if self.engine == "flower":
@@ -443,6 +454,7 @@ PLAIN_SETTINGS = (
     "target",
     "eval_every",
     "validation_share",
+    "stop_after",
     "checkpoint_every",
     "checkpoints_kept",
     "workers",

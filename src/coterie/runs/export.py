@@ -24,9 +24,11 @@ from coterie.data.objective import mean_probability
 from coterie.files import Folder
 from coterie.methods._named import method_table
 from coterie.models.layout import own_layers
+from coterie.notebook.tables import some
 from coterie.records.checksum import digest, sealed_json
 from coterie.records.codec import from_stored
-from coterie.records.shown import Shown, ends
+from coterie.records.ending import Ending, best_round_of
+from coterie.records.shown import Shown
 from coterie.records.store import SCHEMA_VERSION
 from coterie.records.text_files import to_json
 from coterie.runs.exported_net import Net, net_of, next_tasks, of_federation
@@ -72,6 +74,7 @@ def save(
     warn: Callable[[str], None] = warnings.warn,
     default: str = "",
     read_data: bool = True,
+    best_round: bool = False,
 ) -> Path:
     """Write every model that serves a client of a run into a new folder.
 
@@ -96,14 +99,16 @@ def save(
         default: The model for sites that are not known: ``"group-1"``, or a client's name. Empty
             for that of the group with the most clients.
         read_data: Whether the clients' data may be read.
+        best_round: Whether to export the models after the round with the best validation score, in
+            place of the newest checkpoint. A run with ``stop_after`` keeps them.
 
     Returns:
         The new folder, as an absolute path.
 
     Raises:
-        UserError: ``to`` is not empty, a run has no checkpoint yet or is damaged, all layers stay
-            at the clients, clients are also served by their training examples, or code or a secret
-            is needed and was not given.
+        UserError: ``to`` is not empty, a run has no checkpoint yet or is damaged, the record has not
+            kept the best round, all layers stay at the clients, clients are also served by their
+            training examples, or code or a secret is needed and was not given.
     """
     to = Path(to).absolute()
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
@@ -125,6 +130,7 @@ def save(
                 warn,
                 default,
                 read_data,
+                best_round,
             )
             if progress:
                 progress()
@@ -140,7 +146,12 @@ def save(
 
 
 def _save(
-    run: Run, folder: Path, warn: Callable[[str], None], default: str, read_data: bool
+    run: Run,
+    folder: Path,
+    warn: Callable[[str], None],
+    default: str,
+    read_data: bool,
+    best_round: bool,
 ) -> None:
     """Export one run into a new folder."""
     run.experiment.check_secret()
@@ -148,7 +159,8 @@ def _save(
         start_hint = f"it was renamed, or it has not started; to start it, run coterie resume {run.folder.parent}"
         raise UserError(f"{run.folder} has no run: {start_hint}")
     # Only the newest checkpoint counts: an older one would be exported without notice.
-    checkpoint = run.record.stored(Position, fallback=False)
+    chosen_round = _best_round(run) if best_round else None
+    checkpoint = run.record.stored(Position, fallback=False, round_number=chosen_round)
     # Read after the checkpoint: a process records a round before it stores its checkpoint.
     _, shown_lines = run.record.shown()
     if checkpoint is None or not shown_lines:
@@ -158,7 +170,7 @@ def _save(
         raise UserError(f"{run.folder} has no completed round yet; to continue, {how_to_continue}")
     checkpoint_round, position = checkpoint
     last_round = shown_lines[-1]["round"]
-    if last_round > checkpoint_round:
+    if last_round > checkpoint_round and not best_round:
         warn(
             f"{run.folder} has records up to round {last_round}, but models only of round "
             f"{checkpoint_round}, its newest checkpoint"
@@ -231,9 +243,9 @@ def _save(
         "scenario": run.experiment.scenario,
         "seed": run.seed,
         "round": checkpoint_round,
-        "finished": ends(
-            shown_lines[checkpoint_round - 1], run.experiment.rounds, run.experiment.target
-        ),
+        "finished": Ending.of(
+            description, shown_lines if best_round else shown_lines[:checkpoint_round]
+        ).ended,
         "model": net.about,
         "data": world_table.get("about"),
         "target_scale": world_table.get("target_scale"),
@@ -270,6 +282,19 @@ def _save(
         entry_lines.append(f"  {to_json(entry_name)}: {to_json(value)}")
     document_text = "{\n" + ",\n".join(entry_lines) + "\n}"
     (folder / MODELS_FILE).write_bytes(sealed_json(document_text.encode()) + b"\n")
+
+
+def _best_round(run: Run) -> int:
+    """The round of a run with the best validation score, whose checkpoint the record must have."""
+    description, shown_lines = run.record.shown()
+    best = best_round_of(run.folder, description, shown_lines)
+    kept_rounds = run.record.checkpoints.rounds()
+    if best not in kept_rounds:
+        raise UserError(
+            f"{run.folder} has its best validation score after round {best}, and models only of "
+            f"round {some(kept_rounds)}: a run with --stop-after keeps those of its best round"
+        )
+    return best
 
 
 def _write_model(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -23,8 +23,9 @@ from coterie.notebook.progress import followed
 from coterie.notebook.tables import by_group, count, frame, some, table
 from coterie.printable import printable
 from coterie.records.codec import DamagedError, from_stored
+from coterie.records.ending import Ending
 from coterie.records.record import RUN_FILE, Record, versions
-from coterie.records.shown import Line, Shown, ends, mean_of, shown_as, spread
+from coterie.records.shown import Line, Shown, mean_of, shown_as, spread
 from coterie.records.store import locked
 from coterie.robust import Robust
 from coterie.runs.experiment import ENGINES, Experiment, data_folder, make
@@ -217,9 +218,11 @@ class Run:
         return self.experiment.seeds[0]
 
     def finished(self) -> bool:
-        """Whether the last round (or the round that reached the target) is recorded, and its checkpoint can be read."""
-        lines = self.record.lines()
-        if not lines or not self._last(lines[-1]):
+        """Whether the last round (or the one after which the run stops early) is recorded, and its checkpoint can be read."""
+        if not self.record.begun:
+            return False
+        _, lines = self.record.shown()
+        if not self._ending(lines).ended:
             return False
         # A process may have been killed between the line of the round and its checkpoint.
         last_round = lines[-1]["round"]
@@ -275,7 +278,10 @@ class Run:
     def _rounds(self, workers: int | None) -> Generator[Round, None, None]:
         if self.finished():
             # The process may have been killed before it removed older checkpoints.
-            self.record.checkpoints.prune(self.experiment.checkpoints_kept)
+            self.record.checkpoints.prune(
+                self.experiment.checkpoints_kept,
+                best_round=self._kept_best_round(self._ending(self.record.shown()[1])),
+            )
             return
         # Whatever is missing or wrong is found before the folder is made.
         self.experiment.check_secret()
@@ -288,11 +294,16 @@ class Run:
             # Another process may have finished the run before this one had the lock.
             if self.finished():
                 return
+            naming = Shown.of(record.description()["world"])
+            ending = self._ending(map(naming.line, record.lines()))
             with closing(self._engine(world, start, workers)) as engine:  # type: ignore[type-var]
                 for finished_round in self._checked_start(engine, start):
-                    is_last = self._store(record, finished_round)
+                    # The line before the checkpoint: a killed process leaves at most lines that
+                    # are made again.
+                    ending.follow(naming.line(record.keep(finished_round)))
+                    self._store(record, finished_round, ending)
                     yield finished_round
-                    if is_last:
+                    if ending.ended:
                         return
 
     def _engine(self, world: World, start: Position | None, workers: int | None) -> Iterator[Round]:
@@ -390,21 +401,31 @@ class Run:
             ) from error
         return checkpoint[1] if checkpoint else None
 
-    def _store(self, record: Record, finished_round: Round) -> bool:
-        """Record a round, store its checkpoint if one is due, and return whether the run ends here."""
-        # The line before the checkpoint: a killed process leaves at most lines that are made again.
-        is_last = self._last(record.keep(finished_round))
-        if is_last or finished_round.number % self.experiment.checkpoint_every == 0:
+    def _store(self, record: Record, finished_round: Round, ending: Ending) -> None:
+        """Store the checkpoint of a recorded round if one is due."""
+        best_round = self._kept_best_round(ending)
+        is_due = finished_round.number % self.experiment.checkpoint_every == 0
+        if is_due or ending.ended or best_round == finished_round.number:
             record.store(
-                finished_round.number, finished_round.position, self.experiment.checkpoints_kept
+                finished_round.number,
+                finished_round.position,
+                self.experiment.checkpoints_kept,
+                best_round,
             )
-        return is_last
 
-    def _last(self, recorded_line: Line) -> bool:
-        # The target is a value of the main metric, by which people read the line.
-        if self.experiment.target is not None:
-            recorded_line = Shown.of(self.record.description()["world"]).line(recorded_line)
-        return ends(recorded_line, self.experiment.rounds, self.experiment.target)
+    def _ending(self, shown_lines: Iterable[Line]) -> Ending:
+        """Whether the run has ended after these rounds, and the best of them."""
+        experiment = self.experiment
+        ending = Ending(experiment.rounds, experiment.target, experiment.stop_after)
+        for shown_line in shown_lines:
+            ending.follow(shown_line)
+        return ending
+
+    def _kept_best_round(self, ending: Ending) -> int | None:
+        """The round whose checkpoint stays as long as its validation score is the best; None without early stopping."""
+        if self.experiment.stop_after is None or ending.best is None:
+            return None
+        return ending.best.round
 
 
 @public

@@ -19,8 +19,9 @@ from coterie.contrib.tracking.metrics import Metrics, settings, words
 from coterie.contrib.tracking.pictures import Picture, pictures
 from coterie.extensions import Registry
 from coterie.files import check_links, descriptor, read_within, within
+from coterie.records.ending import Ending
 from coterie.records.record import EXPERIMENT_FILE, ROUNDS_FILE, Record
-from coterie.records.shown import Line, ends, shown
+from coterie.records.shown import Line, shown
 from coterie.records.store import SCHEMA_VERSION, check_schema, write_whole
 from coterie.settings import UserError
 
@@ -76,6 +77,7 @@ class Tracker(ABC):
         self._description = shown(self._shown, self._recorded, ())[0]
         self.settings = settings(self._description)
         self._metrics = Metrics(self._description["world"])
+        self._ending = Ending.of(self._description, ())
         # Bytes of the record that have been read.
         self._bytes_read = 0
         # Trackers write into these folders, and make links to their own files.
@@ -143,9 +145,7 @@ class Tracker(ABC):
             )
             self.round = round_line["round"]
             self.keep()
-        self.finished = ends(
-            round_line, self._description["rounds"], self._description.get("target")
-        )
+        self.finished = self._ending.follow(round_line)
 
     @abstractmethod
     def write(

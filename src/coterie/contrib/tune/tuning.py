@@ -275,7 +275,7 @@ def _checked_spec(spec: Spec) -> Spec:
         raise SettingError(f"methods must be different, got {', '.join(names)}")
     if "origin" in spec:
         raise UserError("tune takes an experiment file of your own, not the record of a run")
-    for key in ("target", "validation_share"):
+    for key in ("target", "validation_share", "stop_after"):
         if spec.get(key) is not None:
             raise SettingError(f"tune takes no {key}: leave it out")
     if spec.get("engine", "inprocess") != "inprocess":

@@ -9,6 +9,7 @@ from typing import Any
 
 from coterie.methods import METHODS
 from coterie.methods.tuned import EXPECTED_GAIN, GAIN_OF_NEIGHBOURS
+from coterie.records.ending import Ending
 from coterie.records.shown import ClientId, Line, mean_of, personal_clients, shown_as
 from coterie.report.contest import Contest
 from coterie.report.explain.decision import decision
@@ -63,6 +64,7 @@ def run_history(history: RunHistory) -> dict[str, Any]:
         **heading(history),
         "screen": screen(contest, run_in_contest, over_seeds[1] if over_seeds else None),
         "verdict": sentences(verdict(contest, run_in_contest)),
+        "best_round": run_in_contest.first.summary["best_round"],
         "groups": list(map(list, history.groups)),
         "true_groups": truth and list(map(list, truth)),
         "agreement": rand_index,
@@ -278,6 +280,7 @@ def text(history: RunHistory, explanation: dict[str, Any]) -> list[Paragraph]:
     texts = [" ".join(explanation["verdict"]), explanation["about"]]
     return [
         *[(0, text) for text in texts if text],
+        *_best_round_words(history, explanation),
         (0, ""),
         *_left_out_words(explanation),
         *_refused_words(history),
@@ -317,6 +320,20 @@ def title(explanation: dict[str, Any], start: str = "") -> list[Paragraph]:
 def indented(sentences: Iterable[str]) -> list[Paragraph]:
     """Return sentences as paragraphs below the one of a decision."""
     return [(2, sentence) for sentence in sentences]
+
+
+def _best_round_words(history: RunHistory, explanation: dict[str, Any]) -> list[Paragraph]:
+    """The round with the best validation score, and whether the run stopped because of it."""
+    best = explanation["best_round"]
+    if best is None:
+        return []
+    sentence = (
+        f"Best validation score: {best['metric']} {best['score']:.3f} in round {best['round']}."
+    )
+    ending = Ending.of(history.description, history.lines)
+    if ending.stopped:
+        sentence += f" The run stopped in round {explanation['round']}, after {ending.stop_after} rounds without a better one."
+    return [(0, sentence)]
 
 
 def _left_out_words(explanation: dict[str, Any]) -> list[Paragraph]:

@@ -59,6 +59,7 @@ SETTINGS_OF_RUN = (
     "target",
     "eval_every",
     "validation_share",
+    "stop_after",
     "checkpoint_every",
     "checkpoints_kept",
     "seeds",
