@@ -35,6 +35,7 @@ ORDER = [
     "cli",
     "contrib",
     "contrib.bench",
+    "contrib.dpsgd",
     "contrib.private",
     "contrib.ray",
     "contrib.rivals",

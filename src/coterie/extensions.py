@@ -12,6 +12,9 @@ group                        what the entry point names
 ``coterie.methods``          a method's class, whose ``name`` is the name of the entry point
 ``coterie.commands``         a :class:`coterie.cli.arguments.Command`
 ``coterie.engines``          a :class:`coterie.runs.experiment.Engine`, or a module with its functions
+``coterie.optimizers``       an optimizer of local training that makes its own steps: a module with
+                             functions check_options, wire, train and privacy, see
+                             :mod:`coterie.contrib.dpsgd`
 ``coterie.trackers``         a subclass of :class:`coterie.contrib.tracking.Tracker`
 ``coterie.hooks``            what Coterie calls for an option: ``tracking``, for ``--track``, and
                              ``table-schema``, a module that makes clients of a table by a schema

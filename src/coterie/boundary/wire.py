@@ -430,6 +430,10 @@ class Wire:
         """A client's number of examples as the server knows it: with noise it is 1 for all clients."""
         return example_count if self.counts else 1
 
+    def check_method(self, method: Any) -> None:
+        """Check that a method is compatible with the boundary, see :meth:`Boundary.check_method`."""
+        self.boundary.check_method(method)
+
     def check(self, plan: Plan, method_name: str) -> None:
         """Check that a plan is compatible with the boundary.
 
@@ -448,11 +452,12 @@ class Wire:
         if asks_statistics and sizes(self.layout) is None:
             raise SettingError(f"{method_name} cannot be used with this model: {NO_DENSE_LAYER}")
 
-    def releases(self, task: Task, hidden: bool = False) -> int:
+    def releases(self, task: Task, hidden: bool = False, client: Client | None = None) -> int:
         """The number of updates that a client sends in ``task`` and that noise must cover.
 
         An answer under masks counts as its question's ``cost``. In a ``hidden`` plan the place of
         an update shows which model the client took, so an update without columns counts, too.
+        The ``client`` matters only to the wires of extensions.
         """
         if not self.boundary.noise:
             return 0

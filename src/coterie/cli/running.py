@@ -370,10 +370,7 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
             say(f"\n{run.folder.name}: {printable(refusals)}")
         privacy = result["privacy"]
         if privacy is not None:
-            privacy_spent = f"ε = {privacy['epsilon']:.3g} at δ = {privacy['delta']:g}"
-            say(
-                f"\n{run.folder.name}: {privacy_spent} after {privacy['updates']} updates of the client that sent the most"
-            )
+            say(f"\n{run.folder.name}: {privacy['words']}")
     say(f"\nrecorded in {folder}")
 
 

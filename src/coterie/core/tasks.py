@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from coterie.core.clients import Client
+from coterie.extensions import entry_points, provided
 from coterie.settings import SettingError, check, setting
 from coterie.settings.calls import public
 from coterie.settings.optimizers import OWN_OPTIMIZERS, as_options, check_named, rate_of_round
@@ -58,10 +59,11 @@ class Training:
     )
     optimizer: str = setting(
         "sgd",
-        "sgd, adam, or a class of torch.optim, such as torch.optim:AdamW; its state is reset in every exchange",
+        "sgd, adam, a class of torch.optim, such as torch.optim:AdamW, or of an extension, such as dp-sgd; "
+        "its state is reset in every exchange",
     )
     optimizer_options: tuple[str, ...] = setting(
-        (), "arguments of the optimizer of torch.optim: a table, or name=value each"
+        (), "arguments of the optimizer, unless it is sgd or adam: a table, or name=value each"
     )
     momentum: float = setting(0.0, "momentum of SGD", ge=0, lt=1)
     weight_decay: float = setting(0.0, "L2 penalty added to the gradient", ge=0)
@@ -75,13 +77,26 @@ class Training:
             options = as_options(f"Training.{name}", getattr(self, name))
             object.__setattr__(self, name, options)
         check(self)
-        check_named(self.optimizer, self.optimizer_options, self.schedule, self.schedule_options)
+        if self.own_optimizer is None:
+            check_named(
+                self.optimizer, self.optimizer_options, self.schedule, self.schedule_options
+            )
+        else:
+            self.own_optimizer.check_options(self.optimizer_options)
+            check_named("sgd", (), self.schedule, self.schedule_options)
         if self.optimizer not in OWN_OPTIMIZERS and (self.momentum or self.weight_decay):
             name = "momentum" if self.momentum else "weight_decay"
             raise SettingError(
                 f"Training.{name} is for sgd and adam, got {getattr(self, name):g} with {self.optimizer}: write "
                 f"Training.optimizer_options.{name}"
             )
+
+    @property
+    def own_optimizer(self) -> Any | None:
+        """The optimizer of an extension that trains in place of Coterie's own steps; None for sgd, adam and torch's."""
+        if self.optimizer not in entry_points("coterie.optimizers"):
+            return None
+        return provided("coterie.optimizers", self.optimizer)
 
     def rate(self, round: int) -> float:
         """Return the learning rate of a round, from 0."""

@@ -222,7 +222,7 @@ def setup(
     """
     wire = wire_of(world, seed, boundary)
     check_membership(method, world)
-    boundary.check_method(method)
+    wire.check_method(method)
     # What a method may know of the clients before the first round.
     layout = wire.layout
     federation = Federation(
@@ -249,7 +249,9 @@ def wire_of(world: World, seed: int, boundary: Boundary) -> Wire:
     """
     with seeded(seed, Purpose.INIT):
         layout = Layout(world.model())
-    return Wire(boundary, layout, seed)
+    wire = Wire(boundary, layout, seed)
+    optimizer = world.training.own_optimizer
+    return wire if optimizer is None else optimizer.wire(wire, world)
 
 
 def rehearse(
@@ -490,7 +492,7 @@ class RoundTally:
         sent_plan = as_sent(answered_plan, replies)
         for _, part in sent_plan.leaves():
             for client, task in part.tasks.items():
-                releases = wire.releases(task, part.private.hides_choices)
+                releases = wire.releases(task, part.private.hides_choices, client)
                 if releases:
                     self.released[client] += releases
         self.bytes_up += traffic(sent_plan, wire)[0]

@@ -16,6 +16,7 @@ from coterie.boundary import Boundary, spent
 from coterie.clustering import adjusted_rand
 from coterie.data.objective import VALIDATION
 from coterie.data.scenario import OWN_DATA, flattened
+from coterie.extensions import entry_points, provided
 from coterie.files import Folder, within
 from coterie.pooling import MIN_ROWS_OF_WORST
 from coterie.records.ending import Ending, best_round_of
@@ -165,7 +166,7 @@ def summarised(
     numbers |= {
         "seconds": sum(sum(line["seconds"].values()) for line in lines),
         "limited": [limit.plain() for limit in limits],
-        "privacy": privacy(description["boundary"], lines),
+        "privacy": spent_privacy(description, lines),
         "run_dir": str(run),
     }
     result: Summary = finite(numbers)
@@ -265,6 +266,23 @@ def isolated(groups: Sequence[Sequence[ClientId]], adversaries: Sequence[ClientI
     return num_isolated / num_adversaries if num_adversaries else None
 
 
+def spent_privacy(description: Mapping[str, Any], lines: Sequence[Line]) -> Summary | None:
+    """Return the privacy loss under noise, of clients or of single rows, and its ``words``; None without noise.
+
+    Args:
+        description: The content of ``run.toml``.
+        lines: The completed rounds.
+    """
+    # Noise within local training is that of an extension, which computes what it protects.
+    optimizer = description["training"].get("optimizer", "")
+    if optimizer in entry_points("coterie.optimizers"):
+        of_training: Summary | None = provided("coterie.optimizers", optimizer).privacy(
+            description, lines
+        )
+        return of_training
+    return privacy(description["boundary"], lines)
+
+
 def privacy(boundary: Mapping[str, Any], lines: Sequence[Line]) -> Summary | None:
     """Return the privacy loss of a client's data under noise.
 
@@ -275,7 +293,7 @@ def privacy(boundary: Mapping[str, Any], lines: Sequence[Line]) -> Summary | Non
         lines: The completed rounds.
 
     Returns:
-        epsilon, delta and updates (the number of updates sent), or None without noise.
+        epsilon, delta, updates (the number of updates sent) and words, or None without noise.
     """
     if not boundary.get("noise"):
         return None
@@ -287,7 +305,12 @@ def privacy(boundary: Mapping[str, Any], lines: Sequence[Line]) -> Summary | Non
     delta = boundary.get("delta", Boundary.delta)
     # With masks the noise is on sums over clients.
     epsilon = spent(boundary["noise"], num_updates, delta, sums=boundary.get("masks", False))
-    return {"epsilon": epsilon, "delta": delta, "updates": num_updates}
+    return {
+        "epsilon": epsilon,
+        "delta": delta,
+        "updates": num_updates,
+        "words": f"ε = {epsilon:.3g} at δ = {delta:g} after {num_updates} updates of the client that sent the most",
+    }
 
 
 def agreement(

@@ -292,6 +292,10 @@ class Experiment:
                 raise SettingError(
                     f"Experiment.{setting_name} needs engine inprocess, got {setting_value} with engine flower"
                 )
+        if self.training.own_optimizer is not None:
+            raise SettingError(
+                f"Training.optimizer {self.training.optimizer} needs engine inprocess or ray, got flower"
+            )
         if isinstance(self.setup, OwnWorld):
             # Each client's process makes the world anew.
             if not self.setup.source:

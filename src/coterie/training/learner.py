@@ -393,6 +393,20 @@ class Learner:
         Returns:
             The trained row ``(d,)``.
         """
+        # An extension's optimizer makes its own steps.
+        if training.own_optimizer is not None:
+            trained_row: Tensor = training.own_optimizer.train(
+                self,
+                model_row,
+                examples,
+                training,
+                learning_rate,
+                generator,
+                stages=stages,
+                pull_term=pull_term,
+                correction=correction,
+            )
+            return trained_row
         self.load(model_row)
         self.module.train()
         # Plain SGD may be faster on large dense layers.

@@ -75,6 +75,11 @@ class FederationSettings:
             raise SettingError(
                 "Boundary.secret must be none in the server's strategy, got one: only the clients may know it"
             )
+        if self.training.own_optimizer is not None:
+            raise SettingError(
+                f"Training.optimizer must be sgd, adam or a class of torch.optim over Flower, got {self.training.optimizer}, "
+                "which trains in simulations with engine inprocess or ray"
+            )
         # The layout says where each parameter is in a row. The values of this net are not used.
         with seeded(0):
             module = self.model()

@@ -19,7 +19,7 @@ function tiles(run) {
     one(String(run.clients.length), "clients", "All clients that ever took part"),
     one(size(run.bytes_up), "sent up", "By all clients, in all rounds"), one(size(run.bytes_down), "sent down", "To all clients, in all rounds"),
     one(time(run.seconds), "computing time", "Training, server and tests, in all rounds"),
-    run.privacy && one(number(run.privacy.epsilon), `ε at δ = ${run.privacy.delta}`, "Privacy loss of the client that sent the most updates"),
+    run.privacy && one(number(run.privacy.epsilon), run.privacy.label || `ε at δ = ${run.privacy.delta}`, run.privacy.words),
     known(run.isolated) && one(`${Math.round(run.isolated * bad)} of ${bad}`, "adversaries isolated", "In no group with an honest client"));
 }
 

@@ -81,6 +81,7 @@ def client_history(history: RunHistory, asked: ClientId) -> dict[str, Any]:
         "absent": absent_rounds,
         "limited": limited_clients(run_in_contest.first.limits, client),
         "refused": refusals,
+        "privacy": run_in_contest.first.summary["privacy"],
     }
 
 
@@ -265,6 +266,7 @@ def text(explanation: dict[str, Any]) -> list[Paragraph]:
         (0, ""),
         *run_history.choice_words(_choices_with_personal(explanation)),
         *_absence_words(explanation),
+        *run_history.privacy_words(explanation),
     ]
 
 

@@ -73,6 +73,7 @@ def run_history(history: RunHistory) -> dict[str, Any]:
         "unchanged": dict(unchanged),
         "unexplained": unexplained(history, changes),
         "limited": run_in_contest.first.summary["limited"],
+        "privacy": run_in_contest.first.summary["privacy"],
         "left_out": left_out(history),
         "standing": {
             "all": last_note_of_all and decision(last_note_of_all),
@@ -284,6 +285,7 @@ def text(history: RunHistory, explanation: dict[str, Any]) -> list[Paragraph]:
         (0, ""),
         *_left_out_words(explanation),
         *_refused_words(history),
+        *privacy_words(explanation),
         *_away_words(history),
         *_change_words(explanation),
         *_presence_words(history),
@@ -358,6 +360,18 @@ def _refused_words(history: RunHistory) -> list[Paragraph]:
     if not refusals:
         return []
     return [(0, "REPLIES THAT WERE REFUSED"), (1, f"{refusals}."), (0, "")]
+
+
+def privacy_words(explanation: dict[str, Any]) -> list[Paragraph]:
+    """What noise protects, and with which ε; the client's own, if its explanation has one."""
+    privacy = explanation["privacy"]
+    if privacy is None:
+        return []
+    sentence = f"Differential privacy: {privacy['words']}."
+    client = str(explanation.get("client"))
+    if client in privacy.get("of_client", {}):
+        sentence += f" Of this client, ε is {privacy['of_client'][client]:.3g}."
+    return [(0, sentence), (0, "")]
 
 
 def _away_words(history: RunHistory) -> list[Paragraph]:

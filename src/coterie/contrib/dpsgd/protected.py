@@ -1,0 +1,156 @@
+"""What DP-SGD refuses, because its noise would not cover it, and what it counts for ε.
+
+A method may see what clients compute from noisy steps alone: their updates, also of both halves of
+the data, and of layers trained in stages. Everything else that tasks can ask for (losses, choices
+among models by their losses, counts of labels, raw gradients) depends on the rows without noise.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from coterie.boundary import Wire
+from coterie.contrib.dpsgd.options import NAME, options_of
+from coterie.core import Client, Plan, Task, Training
+from coterie.core.needs import IN_WORDS, Feature, all_methods, features_of_plan, needs_of
+from coterie.data.world import Split, World
+from coterie.settings import SettingError, UserError
+from coterie.training.learner import batch_starts
+
+COVERED: frozenset[Feature] = frozenset(
+    ("several-tasks", "local-layers", "halves", "stages", "training")
+)
+"""What tasks may ask for: all of it is computed from noisy steps."""
+
+FIXED = ("optimizer", "optimizer_options", "batch")
+"""Settings of local training that no task may replace: ε is computed with those of the experiment."""
+
+
+def protected_wire(plain_wire: Wire, world: World) -> Wire:
+    """Return a wire that refuses what noise would not cover.
+
+    Args:
+        plain_wire: The wire between the clients and the server.
+        world: The clients.
+
+    Raises:
+        SettingError: The model, the data or the boundary do not fit.
+        UserError: dp-accounting is not installed.
+    """
+    if importlib.util.find_spec("dp_accounting") is None:
+        raise UserError(f"{NAME} needs dp-accounting: pip install 'coterie[dp]'")
+    if plain_wire.layout.statistics:
+        raise SettingError(
+            f"{NAME} needs a model without running statistics (BatchNorm), got {plain_wire.layout.statistics[0]!r}: "
+            "these averages of a client's data would be sent without noise; use GroupNorm"
+        )
+    if plain_wire.boundary.noise:
+        raise SettingError(
+            f"Boundary.noise must be 0 with {NAME}, got {plain_wire.boundary.noise:g}: "
+            "one protects whole clients, the other single rows; choose one"
+        )
+    if len(world.steps) > 1:
+        raise SettingError(
+            f"{NAME} needs data that stay the same, got {len(world.steps)} time steps: "
+            "its ε counts the passes over one set of rows"
+        )
+    return ProtectedWire(
+        plain_wire.boundary,
+        plain_wire.layout,
+        plain_wire.seed,
+        world.training,
+        {client: data.train for client, data in world.clients.items()},
+    )
+
+
+@dataclass(frozen=True)
+class ProtectedWire(Wire):
+    """A wire of clients that train with DP-SGD.
+
+    Attributes:
+        training: The settings of local training of the experiment.
+        training_data: Client -> its training examples.
+    """
+
+    training: Training
+    training_data: Mapping[Client, Split]
+
+    def check_method(self, method: Any) -> None:
+        """Check that a method sees only what is computed from noisy steps."""
+        super().check_method(method)
+        for each_method in all_methods(method):
+            for feature in needs_of(each_method).features:
+                self._check_feature(feature, each_method.name)
+
+    def check(self, plan: Plan, method_name: str) -> None:
+        """Check that a plan asks only for what is computed from noisy steps."""
+        super().check(plan, method_name)
+        for feature in sorted(features_of_plan(plan)):
+            self._check_feature(feature, method_name)
+        for _, part in plan.leaves():
+            for task in set(part.tasks.values()):
+                self._check_training(task, method_name)
+
+    def releases(self, task: Task, hidden: bool = False, client: Client | None = None) -> int:
+        """What ε follows from: the steps of a client's training on Poisson batches, or its passes over shuffled ones."""
+        if not task.trains:
+            return 0
+        assert client is not None
+        client_examples = self.training_data[client]
+        task_training = task.how(self.training)
+        # Both halves together are one pass over the data: each example is in one of them.
+        rows = max(1, len(client_examples) // 2) if task.halves else len(client_examples)
+        steps_of_pass = len(batch_starts(rows, task_training, 1))
+        if task.halves and client_examples.subjects is not None:
+            # The half with fewer rows may have any number of them.
+            steps_of_pass = 1
+        is_poisson = options_of(self.training.optimizer_options).sampling == "poisson"
+        amount = 0
+        for epochs, steps in _lengths(task, task_training):
+            if is_poisson:
+                amount += epochs * steps_of_pass if steps is None else steps
+            else:
+                # A training that ends within a pass has begun it.
+                amount += epochs if steps is None else math.ceil(steps / steps_of_pass)
+        return amount
+
+    def _check_feature(self, feature: Feature, method_name: str) -> None:
+        if feature not in COVERED:
+            raise SettingError(
+                f"{NAME} cannot be used with {method_name} and these settings: it asks a client "
+                f"{IN_WORDS[feature]}, which its noise does not cover"
+            )
+        if (
+            feature == "halves"
+            and options_of(self.training.optimizer_options).sampling != "shuffled"
+        ):
+            raise SettingError(
+                f"{NAME} needs sampling shuffled with {method_name}, got poisson: it asks a client "
+                f"{IN_WORDS[feature]}, of which batches are a larger share"
+            )
+
+    def _check_training(self, task: Task, method_name: str) -> None:
+        """Check that a task trains with the noise of the experiment."""
+        task_training = task.how(self.training)
+        for name in FIXED:
+            if getattr(task_training, name) != getattr(self.training, name):
+                raise SettingError(
+                    f"{NAME} cannot be used with {method_name} and these settings: a task changes training.{name}"
+                )
+
+
+def _lengths(task: Task, training: Training) -> list[tuple[int, int | None]]:
+    """How long a task trains: (epochs, steps in place of them or None) of each of its stages."""
+    if not task.stages:
+        return [(training.epochs, training.steps)]
+    lengths: list[tuple[int, int | None]] = []
+    for stage in task.stages:
+        if stage.epochs is None:
+            lengths.append((training.epochs, training.steps))
+        else:
+            lengths.append((stage.epochs, None))
+    return lengths
