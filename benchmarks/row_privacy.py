@@ -34,7 +34,7 @@ WORLDS: dict[int, dict[str, Any]] = {
 METHODS: dict[str, dict[str, Any]] = {
     "independent": {"name": "independent"},
     "fedavg": {"name": "fedavg"},
-    "flhc": {"name": "flhc", "groups": 4, "warmup": 5, "fraction": 1.0},
+    "flhc": {"name": "flhc", "threshold": "none", "groups": 4, "warmup": 5, "fraction": 1.0},
 }
 KEY = ("rows", "epsilon", "sampling", "method", "seed")
 

@@ -233,7 +233,7 @@ def example_gradients(
         example_parameters: dict[str, Tensor], example_inputs: Batch, example_targets: Batch
     ) -> Tensor:
         # The model and the loss take batches: here of one example.
-        module = _Functional(learner.module, example_parameters)
+        module: Any = _Functional(learner.module, example_parameters)
         outputs = call(module, mapped(_as_batch, example_inputs))
         loss: Tensor = learner.objective.loss(outputs, mapped(_as_batch, example_targets))
         return loss
