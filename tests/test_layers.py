@@ -42,6 +42,7 @@ ORDER = [
     "contrib.sites",
     "contrib.suggest",
     "contrib.tracking",
+    "contrib.trees",
     "contrib.tune",
     "__main__",
     "__init__",

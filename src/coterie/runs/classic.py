@@ -106,7 +106,7 @@ def classic_scores(
     if len(present) > 1:
         partitions["all"] = [present]
     kind = target_kind(world)
-    num_classes = _num_classes(world) if kind == "classes" else 0
+    num_classes = class_count(world) if kind == "classes" else 0
     results = []
     for scope, parts in partitions.items():
         for family in MODEL_FAMILIES:
@@ -115,7 +115,7 @@ def classic_scores(
             for part in parts:
                 splits = [world.clients[client].train for client in part]
                 keys = [(seed, Purpose.HOLDOUT, client) for client in part]
-                outputs_of = fitted(family, kind, splits, keys, num_classes)
+                outputs_of = fitted(MODEL_OF_FAMILY[family], kind, splits, keys, num_classes)
                 for client in part:
                     test = world.clients[client].test
                     if len(test):
@@ -178,7 +178,7 @@ def check_tables(world: World) -> None:
             )
 
 
-def _num_classes(world: World) -> int:
+def class_count(world: World) -> int:
     """The number of classes in any part of any client."""
     greatest = 1
     for data in world.clients.values():
@@ -209,7 +209,7 @@ def scored(metric: Metric, outputs: torch.Tensor, targets: torch.Tensor) -> tupl
 
 
 def fitted(
-    family: Family,
+    model: ClassicModel,
     kind: Kind,
     splits: Sequence[Split],
     keys: Sequence[tuple[int, ...]],
@@ -218,7 +218,7 @@ def fitted(
     """Return a function of a split that returns the outputs of a trained model for it, and its targets.
 
     Args:
-        family: The kind of model.
+        model: How the model is made.
         kind: What the targets are.
         splits: The training examples of each client.
         keys: The seed of each client's draw of validation examples.
@@ -240,7 +240,7 @@ def fitted(
     predicts = []
     for column in range(targets.shape[1]):
         predicts.append(
-            _fit_column(family, num_classes_of_kind[kind], splits, remaining, chosen_on, column)
+            _fit_column(model, num_classes_of_kind[kind], splits, remaining, chosen_on, column)
         )
 
     def outputs_of(split: Split) -> tuple[torch.Tensor, torch.Tensor]:
@@ -269,7 +269,7 @@ def _table(splits: Sequence[Split]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _fit_column(
-    family: Family,
+    model: ClassicModel,
     num_classes: int,
     splits: Sequence[Split],
     remaining: Sequence[Split],
@@ -279,14 +279,13 @@ def _fit_column(
     """Train a model of one column of the targets.
 
     Args:
-        family: The kind of model.
+        model: How the model is made.
         num_classes: Number of classes; 0 for numbers.
         splits: All training examples of each client.
         remaining: Those to train on while settings are chosen.
         chosen_on: The others.
         column: The column.
     """
-    model = MODEL_OF_FAMILY[family]
     inputs, targets = _table(splits)
     column_targets = targets[:, column]
     setting = model.default
@@ -323,7 +322,7 @@ def _fit_boosting(setting: tuple[int, int], rows: Rows, num_classes: int) -> Pre
     model = make(
         min_samples_leaf=min_leaf, max_iter=num_trees, early_stopping=False, random_state=0
     )
-    return _trained(model, rows, num_classes)
+    return trained(model, rows, num_classes)
 
 
 def _choose_boosting(rows: Rows, validation_rows: Rows, num_classes: int) -> tuple[int, int]:
@@ -341,7 +340,7 @@ def _choose_boosting(rows: Rows, validation_rows: Rows, num_classes: int) -> tup
         staged = model.staged_predict_proba(inputs) if num_classes else model.staged_predict(inputs)
         for num_trees, outputs in enumerate(staged, start=1):
             predictions = _of_all_classes(outputs, model, num_classes)
-            losses[min_leaf, num_trees] = _loss(predictions, targets, num_classes)
+            losses[min_leaf, num_trees] = mean_loss(predictions, targets, num_classes)
     return min(losses, key=lambda setting: losses[setting])
 
 
@@ -354,7 +353,7 @@ def _fit_linear(penalty: float, rows: Rows, num_classes: int) -> Predict:
     model: Any = Ridge(alpha=penalty)
     if num_classes:
         model = LogisticRegression(C=1 / penalty, max_iter=1000)
-    return _trained(make_pipeline(StandardScaler(), model), rows, num_classes)
+    return trained(make_pipeline(StandardScaler(), model), rows, num_classes)
 
 
 def _choose_linear(rows: Rows, validation_rows: Rows, num_classes: int) -> float:
@@ -363,12 +362,12 @@ def _choose_linear(rows: Rows, validation_rows: Rows, num_classes: int) -> float
     losses = {}
     for penalty in PENALTIES:
         predictions = _fit_linear(penalty, rows, num_classes)(inputs)
-        losses[penalty] = _loss(predictions, targets, num_classes)
+        losses[penalty] = mean_loss(predictions, targets, num_classes)
     return min(losses, key=lambda penalty: losses[penalty])
 
 
 @dataclass(frozen=True)
-class _Model:
+class ClassicModel:
     """A family of models.
 
     Attributes:
@@ -383,15 +382,15 @@ class _Model:
     fit: Callable[[Any, Rows, int], Predict]
 
 
-MODEL_OF_FAMILY: Mapping[Family, _Model] = {
-    "gradient boosting": _Model((MIN_LEAVES[0], MOST_TREES), _choose_boosting, _fit_boosting),
-    "linear": _Model(PENALTIES[0], _choose_linear, _fit_linear),
+MODEL_OF_FAMILY: Mapping[Family, ClassicModel] = {
+    "gradient boosting": ClassicModel((MIN_LEAVES[0], MOST_TREES), _choose_boosting, _fit_boosting),
+    "linear": ClassicModel(PENALTIES[0], _choose_linear, _fit_linear),
 }
 """Family -> how its models are made."""
 
 
-def _trained(model: Any, rows: Rows, num_classes: int) -> Predict:
-    """Train a model of scikit-learn, and return its predictions as a function."""
+def trained(model: Any, rows: Rows, num_classes: int) -> Predict:
+    """Train a model with scikit-learn's interface, and return its predictions as a function."""
     inputs, targets = rows
     # A model cannot learn from one class: it predicts this one.
     if num_classes and len(np.unique(targets)) == 1:
@@ -418,7 +417,7 @@ def _of_all_classes(outputs: np.ndarray, model: Any, num_classes: int) -> Output
     return probabilities
 
 
-def _loss(predictions: Outputs, targets: np.ndarray, num_classes: int) -> float:
+def mean_loss(predictions: Outputs, targets: np.ndarray, num_classes: int) -> float:
     """The mean cross entropy of classes, or the mean squared error of numbers."""
     if num_classes:
         return float(-np.log(predictions[np.arange(len(targets)), targets.astype(int)]).mean())

@@ -118,9 +118,16 @@ def _fresh_module(world: World) -> torch.nn.Module:
         ) from error
     if not isinstance(module, torch.nn.Module):
         raise UserError(
-            f"the function that makes the model must return a torch.nn.Module, got {type(module).__name__}"
+            f"the function that makes the model must return a torch.nn.Module, got {type(module).__name__}{_no_updates(module)}"
         )
     return module
+
+
+def _no_updates(model: object) -> str:
+    """What to do with a model of scikit-learn's kind, which has no updates that a method could average."""
+    if not (hasattr(model, "fit") and hasattr(model, "predict")):
+        return ""
+    return ", which has no updates that methods could average: coterie trees groups clients with such models"
 
 
 def _check_batches(world: World, learner: Learner) -> None:
