@@ -1,10 +1,10 @@
 """What record-level differential privacy (DP-SGD at the clients) leaves of groups and accuracy, by ε.
 
     python benchmarks/row_privacy.py --out benchmarks/results/row-privacy.jsonl
-        [--rows 72,500] [--epsilons 2,8] [--seeds 0,1,2]
+        [--rows 72,625] [--epsilons 2,8] [--seeds 0,1,2]
 
 A line of JSON per run; runs that the file already has are left out. The world: 20 clients in four
-label permutations, of scikit-learn's digits (72 training rows a client) or of MNIST (500). The
+label permutations, of scikit-learn's digits (72 training rows a client) or of MNIST (625). The
 model is softmax regression. The noise is such that a client's training rows have ε at δ = 1e-5
 after all rounds. ε 0 in a line is none: plain SGD. ``independent`` and ``fedavg`` find no groups,
 ``flhc`` finds them from noisy updates.
@@ -27,7 +27,7 @@ from coterie.runs.experiment import make
 ROUNDS, BATCH, CLIENTS = 30, 36, 20
 WORLDS: dict[int, dict[str, Any]] = {
     72: {"name": "digits/label-permutation", "clients": CLIENTS, "model": "linear"},
-    500: {"name": "mnist/label-permutation", "clients": CLIENTS, "model": "linear", "samples": 625},
+    625: {"name": "mnist/label-permutation", "clients": CLIENTS, "model": "linear", "samples": 625},
 }
 """Training rows of a client -> the scenario."""
 
@@ -77,7 +77,7 @@ def run(rows: int, epsilon: float, sampling: str, method: str, seed: int) -> dic
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--rows", default="72,500")
+    parser.add_argument("--rows", default="72,625")
     parser.add_argument("--epsilons", default="0,1,2,4,8,16")
     parser.add_argument("--samplings", default="poisson")
     parser.add_argument("--methods", default=",".join(METHODS))

@@ -135,7 +135,7 @@ def test_the_true_groups_are_found(world: World, federation: TreeFederation) -> 
     assert sorted(map(sorted, federation.groups)) == sorted(map(sorted, world.truth))
     scores = federation.scores
     assert scores["groups"].mean() > scores["all"].mean() + 0.3
-    assert "better than one ensemble for all" in federation.verdict()
+    assert "better than with one ensemble for all" in federation.verdict()
     # A client that is alone in its group has its own model.
     for members in federation.groups:
         if len(members) == 1:

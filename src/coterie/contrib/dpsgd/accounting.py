@@ -68,7 +68,7 @@ def spent_by_rows(
 
     Example:
         >>> round(spent_by_rows(rows=1000, passes=10, batch=50, noise=1.0, sampling="shuffled"), 3)
-        15.752
+        17.857
     """
     options = RecordPrivacy(noise=noise, delta=delta, sampling=sampling, accountant=accountant)
     if rows < 1 or passes < 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +38,9 @@ ARRANGEMENTS: Mapping[str, str] = {
     "all": "one ensemble for all",
 }
 """What serves a client -> in words."""
+
+WIDTH = 100
+"""Columns of a line of text."""
 
 OutputsOf = Callable[[Split], tuple[Tensor, Tensor]]
 """Function of a split: a model's outputs for it, and its targets."""
@@ -199,14 +203,14 @@ class TreeFederation:
             difference, error = self._gain(other)
             if math.isnan(difference):
                 continue
-            words = "not shown to differ from"
+            words = "not shown to differ from that of"
             if abs(difference) > 2 * error:
-                words = "better than" if difference > 0 else "worse than"
+                words = "better than with" if difference > 0 else "worse than with"
             sentences.append(
                 f"With groups, the mean {self.metric} is {words} {ARRANGEMENTS[other]} "
-                f"({abs(difference):.3f} ± {error:.3f} {'better' if difference >= 0 else 'worse'})."
+                f"(gain {difference:+.3f} ± {error:.3f})."
             )
-        return " ".join(sentences) or "No client has test rows."
+        return textwrap.fill(" ".join(sentences), WIDTH) or "No client has test rows."
 
     def _gain(self, other: str) -> tuple[float, float]:
         """How much better groups are than another arrangement in the mean over clients, and its standard error over them."""
