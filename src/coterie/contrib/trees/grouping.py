@@ -70,7 +70,7 @@ class HeldOut:
         """
         losses = []
         for client, targets in enumerate(self.targets):
-            members = np.flatnonzero(labels == labels[client])
+            members = np.flatnonzero(labels == labels[client]).tolist()
             predictions = ensemble(
                 [self.predictions[member][client] for member in members], self.weights[members]
             )

@@ -124,7 +124,8 @@ def _least(
 
 
 FAMILIES: Mapping[str, ClassicModel] = {
-    **MODEL_OF_FAMILY,
+    "gradient boosting": MODEL_OF_FAMILY["gradient boosting"],
+    "linear": MODEL_OF_FAMILY["linear"],
     "random forest": ClassicModel(MIN_FOREST_LEAVES[0], _choose_forest, _fit_forest),
     "xgboost": ClassicModel(MAX_XGBOOST_DEPTHS[0], _choose_xgboost, _fit_xgboost),
 }
