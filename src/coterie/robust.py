@@ -34,6 +34,10 @@ NORMS = 25.0
 own way may make 20 times as many passes as the server supposes, and honest clients of the same
 number of steps differ by up to 7 times (docs/deploy/hostile.md)."""
 
+NORMS_WITH_HOSTILE = 2.0
+"""The usual limit with ``hostile`` above 0, when one client's update must not outweigh a small group's.
+It scales some honest updates down, too."""
+
 REFUSAL_FACTOR = 20.0
 """An update that is longer than its limit by this factor is refused, and not only scaled down. The
 product of both factors is also the limit if the others started from other models: honest newcomers
@@ -83,8 +87,8 @@ class Robust(Averaging):
         "auto",
         "maximum norm of an update, in medians of what clients that started from the same model would send in as many steps; "
         "larger updates are scaled down to it, and refused "
-        f"from {REFUSAL_FACTOR:g} times this norm on; auto: {NORMS:g} in a federation "
-        "or with adversaries, else none; none: no limit",
+        f"from {REFUSAL_FACTOR:g} times this norm on; auto: {NORMS_WITH_HOSTILE:g} with robust.hostile, {NORMS:g} in a "
+        "federation or with adversaries, else none; none: no limit",
         gt=1,
     )
     most_examples: int = setting(
@@ -112,11 +116,17 @@ class Robust(Averaging):
         # "auto" limits norms only where clients may be hostile.
         norms = self.norms
         share = self.share
+        exposed = exposed or self.hostile > 0
         if norms == "auto":
-            norms = NORMS if exposed else None
+            norms = self._usual_limit if exposed else None
         if share == "auto" and not exposed:
             share = 1.0
         return replace(self, norms=norms, share=share)
+
+    @property
+    def _usual_limit(self) -> float:
+        """The limit of norms where ``auto`` stands for one."""
+        return NORMS_WITH_HOSTILE if self.hostile else NORMS
 
     def check_plan(self, plan: Plan, masks: bool = False) -> None:
         """Check that the rule of averaging can be computed from what the server sees.
@@ -155,6 +165,8 @@ class Robust(Averaging):
         clients = sorted(claims)
         claims_in_order = [min(claims[client], self.most_examples) for client in clients]
         capped_claims = np.array(claims_in_order, dtype=np.int64)
+        if self.hostile:
+            capped_claims = _within_others(capped_claims, self.hostile)
         counted = _believed(capped_claims) if self.share == "auto" else self.bounded(capped_claims)
         return dict(zip(clients, counted.tolist(), strict=True))
 
@@ -192,7 +204,7 @@ class Robust(Averaging):
         if self.norms is None:
             return Limited(refused, scaled)
         # Where the limits are off, `within` has replaced auto.
-        max_norms = NORMS if self.norms == "auto" else self.norms
+        max_norms = self._usual_limit if self.norms == "auto" else self.norms
         usual_lengths = usual_lengths or Usual()
         for _, clients_of_wave in groupby(sorted(lengths), key=lambda client: lengths[client].wave):
             clients = list(clients_of_wave)
@@ -224,6 +236,13 @@ def _believed(claims: np.ndarray) -> np.ndarray:
         return claims
     median_claim = float(np.median(positive_claims))
     return np.where(claims > MAX_CLAIM * median_claim, max(1, math.floor(median_claim)), claims)
+
+
+def _within_others(claims: np.ndarray, hostile: int) -> np.ndarray:
+    """Limit claims ``(n,)`` to the greatest that some honest client makes too, whichever clients are the hostile ones."""
+    if len(claims) <= hostile:
+        return claims
+    return np.minimum(claims, np.partition(claims, -1 - hostile)[-1 - hostile])
 
 
 AS_PUBLISHED = Robust(norms=None, share=1.0)

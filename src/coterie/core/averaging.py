@@ -68,6 +68,13 @@ class Averaging:
         le=1,
     )
 
+    hostile: int = setting(
+        0,
+        "number of hostile clients that must not decide which clients learn together: limits are tighter, and methods "
+        "look at their groups without so few clients; 0: groups as published",
+        ge=0,
+    )
+
     def __post_init__(self) -> None:
         check(self)
         if isinstance(self.share, str) and self.share != "auto":
@@ -79,6 +86,11 @@ class Averaging:
     def limits_reports(self) -> bool:
         """Whether what one client reports is limited, so that a hostile one decides nothing for the others."""
         return self.share != 1.0
+
+    @property
+    def fewest_asked(self) -> int:
+        """The fewest clients of a group that are asked to train, so that most of them are honest."""
+        return 2 * self.hostile + 1
 
     @property
     def needs_all(self) -> bool:

@@ -69,14 +69,17 @@ class Cohort:
         present: The ids of the available clients.
         exchange: The number of the exchange.
         seed: The seed of the run.
+        fewest: The number of members that a sample has at least, if there are so many: a majority of
+            them must be honest.
     """
 
     present: tuple[Client, ...]
     exchange: int
     seed: int
+    fewest: int = 1
 
     def sample(self, members: Iterable[Client], fraction: float) -> tuple[Client, ...]:
-        """Draw ``max(round(fraction * |members|), 1)`` of the members at random, and keep those that are present.
+        """Draw ``max(round(fraction * |members|), fewest)`` of the members at random, and keep those that are present.
 
         The draw depends only on the seed, the exchange and the members (FL+HC §II: at least one
         client per group).
@@ -90,7 +93,7 @@ class Cohort:
         """
         # The order of the members must not change the draw.
         members = sorted(members)
-        sample_size = max(round(fraction * len(members)), 1)
+        sample_size = max(round(fraction * len(members)), self.fewest)
         if sample_size < len(members):
             # The smallest id names the group, so groups draw independently of each other.
             generator = numpy_generator(self.seed, Purpose.SAMPLE, self.exchange, members[0])

@@ -116,7 +116,9 @@ def rounds(
         while position.round < rounds:
             # One communication round: its exchanges, and the method's steps.
             clock = Clock()
-            exchange_steps = round_steps(method, world, wire, position, seed, clock)
+            exchange_steps = round_steps(
+                method, world, wire, position, seed, clock, pool.robust.fewest_asked
+            )
             finished_round = carry(exchange_steps, partial(exchange, pool, seed=seed, clock=clock))
             position = finished_round.position
             # The server does not know which model serves a client; the experimenter sees it.
@@ -290,7 +292,13 @@ Steps = Generator[tuple[Plan, Position], ExchangeResult, Round]
 
 
 def round_steps(
-    method: Method[Any], roster: Roster, wire: Wire, position: Position, seed: int, clock: Clock
+    method: Method[Any],
+    roster: Roster,
+    wire: Wire,
+    position: Position,
+    seed: int,
+    clock: Clock,
+    fewest_asked: int = 1,
 ) -> Steps:
     """Run one communication round, independently of the engine that carries out its exchanges.
 
@@ -301,6 +309,7 @@ def round_steps(
         position: State of the run before the round.
         seed: Seed of all random draws.
         clock: Adds up the seconds of the round.
+        fewest_asked: The fewest clients of a group that a sample has.
 
     Yields:
         For each exchange, the plan without the tasks of clients that will not answer, and the
@@ -327,7 +336,9 @@ def round_steps(
         if position.exchange - first_exchange == MAX_EXCHANGES:
             raise EngineError(_no_end(position.round + 1, round_tally, roster.client_names))
         # The method makes a plan, and its tasks go to the clients that answer.
-        cohort = Cohort(present=present_clients, exchange=position.exchange, seed=seed)
+        cohort = Cohort(
+            present=present_clients, exchange=position.exchange, seed=seed, fewest=fewest_asked
+        )
         with clock("server"):
             plan = method.plan(position.state, cohort)
         check_declared(method, plan)

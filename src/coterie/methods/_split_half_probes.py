@@ -13,6 +13,7 @@ from coterie.clustering import (
     congruent_groups,
     contrast,
     gram,
+    noise_levels,
     repeated_p,
     signal_cosine,
     signal_cut,
@@ -37,7 +38,9 @@ from coterie.core import (
 )
 from coterie.methods._cluster_tree import Leaf
 from coterie.methods._decisions import KeepWhole, SplitGroup
+from coterie.methods._hostile_few import Clients, left_out
 from coterie.methods._positions import positions_of
+from coterie.notebook.tables import some
 
 HALF_STEPS_IN_ROUNDS = 4.0
 """Steps on a half, in those of a client of median size in a round. Signal accumulates over the
@@ -309,9 +312,10 @@ def decide_probe(
     evidence = evidence_of(replies)
     if evidence is None:
         return None
+    hostile = replies.averaging.hostile
     # A single probe never splits a group: the next one must confirm what it finds.
     if evidence_before is None:
-        return _decide_first_probe(level, evidence)
+        return _decide_first_probe(level, evidence, hostile)
     # The second probe confirms the first only if at least half as many clients answered it.
     if 2 * len(evidence.clients) < len(evidence_before.clients):
         reason = (
@@ -319,11 +323,36 @@ def decide_probe(
             f"and {len(evidence_before.clients)} the first; asked again"
         )
         return ProbeDecision(ProbeAgain(), evidence_before, why=reason)
-    return _decide_second_probe(level, evidence_before, evidence)
+    return _decide_second_probe(level, evidence_before, evidence, hostile)
 
 
-def _decide_first_probe(level: float, evidence: Evidence) -> ProbeDecision:
+def _hiding(level: float, first: Evidence, second: Evidence, hostile: int) -> Clients:
+    """The clients without which a group differs by two probes, if it does not differ with them; usually none.
+
+    The level is shared by all sets of clients that are left out in turn (Bonferroni).
+    """
+
+    def differ(clients: Clients, num_sets: int) -> tuple[bool, float]:
+        p_value = together(first.of(clients), second.of(clients))
+        return p_value < level / (num_sets * (hostile + 1)), -p_value
+
+    in_both = tuple(sorted(set(first.clients) & set(second.clients)))
+    return left_out(in_both, hostile, differ, _by_noise(first, second, in_both)) or ()
+
+
+def _by_noise(first: Evidence, second: Evidence, clients: Clients) -> Clients:
+    """Clients in the order of their noise in two probes, the noisiest first: noise is what hides a difference."""
+    levels = noise_levels(first.of(clients).products.numpy())
+    levels = levels + noise_levels(second.of(clients).products.numpy())
+    return tuple(clients[position] for position in np.argsort(-levels, kind="stable"))
+
+
+def _decide_first_probe(level: float, evidence: Evidence, hostile: int) -> ProbeDecision:
     """Probe again if this probe, seen twice, would split the group."""
+    all_evidence = evidence
+    hiding = _hiding(level, evidence, evidence, hostile) if hostile else ()
+    if hiding:
+        evidence = evidence.of(without(evidence.clients, hiding))
     test = congruence(evidence.products.numpy())
     p_if_repeated = repeated_p(test.p, test.p, test.clients)
     criterion = differ("p if seen twice", p_if_repeated, level, test.clients)
@@ -333,35 +362,43 @@ def _decide_first_probe(level: float, evidence: Evidence) -> ProbeDecision:
         return ProbeDecision(KeepWhole(), evidence, test, (criterion,), otherwise=otherwise)
     return ProbeDecision(
         ProbeAgain(),
-        evidence,
+        all_evidence,
         test,
         (criterion,),
-        f"tested again {again_text}",
+        f"tested again {again_text}{_without_in_words(hiding)}",
         f"it would not have been tested again {again_text}",
     )
 
 
+def _without_in_words(hiding: Clients) -> str:
+    """Which clients hid a difference, for a note; empty if none did."""
+    return f"; hidden by client {some([str(client) for client in hiding])}" if hiding else ""
+
+
 def _decide_second_probe(
-    level: float, first_evidence: Evidence, second_evidence: Evidence
+    level: float, first_evidence: Evidence, second_evidence: Evidence, hostile: int
 ) -> ProbeDecision:
     """Split the group if both probes together are below the level, and agree on the sides."""
-    # 1. Both probes together find that the clients differ.
-    test = congruence(second_evidence.products.numpy())
+    # 1. Both probes together find that the clients differ, if need be without a few that hide it.
+    hiding = _hiding(level, first_evidence, second_evidence, hostile) if hostile else ()
+    first_tested = first_evidence.of(without(first_evidence.clients, hiding))
+    second_tested = second_evidence.of(without(second_evidence.clients, hiding))
+    test = congruence(second_tested.products.numpy())
     criterion = differ(
-        "p of two probes", together(first_evidence, second_evidence), level, test.clients
+        "p of two probes", together(first_tested, second_tested), level, test.clients
     )
     if not criterion.held:
         otherwise = "it would have split in this round, if both probes had found the same two sides"
         return ProbeDecision(KeepWhole(), second_evidence, test, (criterion,), otherwise=otherwise)
     # 2. Both probes find the same sides.
-    parts = confirmed(level, first_evidence, second_evidence)
+    parts = confirmed(level, first_evidence, second_evidence, hostile)
     if len(parts) < 2:
         reason = "but the probes find different sides"
         return ProbeDecision(KeepWhole(), second_evidence, test, (criterion,), reason)
     num_undecided = len(second_evidence.clients) - sum(map(len, parts))
     reason = ""
     if num_undecided:
-        reason = f"{num_undecided} clients, on which the probes disagree, walk down the tree"
+        reason = f"{num_undecided} clients, on which the probes disagree, walk down the tree{_without_in_words(hiding)}"
     return ProbeDecision(
         SplitGroup(parts),
         second_evidence,
@@ -380,7 +417,7 @@ def together(first: Evidence, second: Evidence) -> float:
     return repeated_p(first_p, second_p, clients=min(len(first.clients), len(second.clients)))
 
 
-def confirmed(level: float, first: Evidence, second: Evidence) -> Groups:
+def confirmed(level: float, first: Evidence, second: Evidence, hostile: int = 0) -> Groups:
     """Return the groups that two probes confirm.
 
     A group splits if both probes find it incongruent, and both find that the two sides of one cut
@@ -392,6 +429,8 @@ def confirmed(level: float, first: Evidence, second: Evidence) -> Groups:
         level: probability of splitting clients that are identically distributed.
         first: evidence of the first probe.
         second: evidence of the second probe.
+        hostile: how many clients of a group may be left out if they hide that the others differ;
+            they are in no group.
     """
     # Too few clients are in both probes: the second one decides alone.
     in_both = sorted(set(first.clients) & set(second.clients))
@@ -403,7 +442,7 @@ def confirmed(level: float, first: Evidence, second: Evidence) -> Groups:
     groups: list[tuple[Client, ...]] = []
     while untested:
         group = untested.pop()
-        sides = _sides(level, group, first, second)
+        sides = _sides(level, group, first, second, hostile)
         if sides:
             untested += sides
         else:
@@ -412,7 +451,11 @@ def confirmed(level: float, first: Evidence, second: Evidence) -> Groups:
 
 
 def _sides(
-    level: float, group: tuple[Client, ...], first_evidence: Evidence, second_evidence: Evidence
+    level: float,
+    group: tuple[Client, ...],
+    first_evidence: Evidence,
+    second_evidence: Evidence,
+    hostile: int,
 ) -> list[tuple[Client, ...]]:
     """The two sides of a group, or none if it stays whole.
 
@@ -420,6 +463,9 @@ def _sides(
     equally good, and each probe alone would choose a different one. Both probes must find that the
     sides differ, and agree on the side of each client.
     """
+    # 0. Without a few clients that hide it, if there are any.
+    if hostile:
+        group = _without_hiding(level, group, first_evidence, second_evidence, hostile)
     # 1. Both probes together find the group incongruent.
     if len(group) < 2 or not together(first_evidence.of(group), second_evidence.of(group)) < level:
         return []
@@ -429,9 +475,7 @@ def _sides(
     first_signal = signal_gram(first_products)
     second_signal = signal_gram(second_products)
     left_side, right_side = signal_cut(first_signal + second_signal)
-    first_p = contrast(first_products, left_side, right_side).p
-    second_p = contrast(second_products, left_side, right_side).p
-    if not repeated_p(first_p, second_p, len(group)) < level:
+    if not _p_of_cut(first_products, second_products, (left_side, right_side)) < level:
         return []
     # 3. A client is on a side if it is nearer to it in both probes. If that leaves a side empty, a
     #    client's share in the mean of its side counts too.
@@ -445,6 +489,36 @@ def _sides(
         if agreed_left and agreed_right:
             return [agreed_left, agreed_right]
     return []
+
+
+def _p_of_cut(
+    first_products: np.ndarray,
+    second_products: np.ndarray,
+    sides: tuple[Sequence[int], Sequence[int]],
+) -> float:
+    """The p-value of two probes for the two sides of a cut being one group."""
+    left_side, right_side = sides
+    first_p = contrast(first_products, left_side, right_side).p
+    second_p = contrast(second_products, left_side, right_side).p
+    return repeated_p(first_p, second_p, len(left_side) + len(right_side))
+
+
+def _without_hiding(
+    level: float, group: Clients, first: Evidence, second: Evidence, hostile: int
+) -> Clients:
+    """The group without the few clients that hide that the others differ; the group itself if none do."""
+
+    def differ(clients: Clients, num_sets: int) -> tuple[bool, float]:
+        first_products = first.of(clients).products.numpy()
+        second_products = second.of(clients).products.numpy()
+        sides = signal_cut(signal_gram(first_products) + signal_gram(second_products))
+        p_of_cut = _p_of_cut(first_products, second_products, sides)
+        p_value = max(together(first.of(clients), second.of(clients)), p_of_cut)
+        return p_value < level / (num_sets * (hostile + 1)), -p_value
+
+    if len(group) < 2:
+        return group
+    return without(group, left_out(group, hostile, differ, _by_noise(first, second, group)) or ())
 
 
 def _nearer(

@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from coterie.clustering import contrast, member_contrasts
+from coterie.clustering import contrast, member_contrasts, noise_levels
 from coterie.clustering.congruence import Contrast
-from coterie.core import Client, Criterion, Note, Replies, tested
+from coterie.core import Client, Criterion, Note, Replies, tested, without
 from coterie.methods._cluster_tree import Leaf, nodes_of_clients
+from coterie.methods._hostile_few import left_out
 from coterie.methods._split_half_probes import Evidence, evidence_of, with_cosines
 
 MAX_PROBED_CLIENTS = 1_000
@@ -69,8 +70,9 @@ def reviewed(
     groups, notes = _moved(level, leaves, evidence)
     # 2. The nearest groups that do not differ merge, two at a time.
     asked_counts = reviewers(leaves)
+    hostile = replies.averaging.hostile
     merged: dict[int, int] = {}
-    while pair := _closest(groups, evidence, asked_counts):
+    while pair := _closest(groups, evidence, asked_counts, hostile):
         stays, ends, difference = pair
         # Groups that became part of the one that ends go on with it.
         for node, merged_into in merged.items():
@@ -95,7 +97,8 @@ def unchanged(leaves: Sequence[Leaf], replies: Replies, has_quorum: bool) -> Not
         has_quorum: whether enough clients answered.
     """
     evidence = evidence_of(replies)
-    pairs = _pairs(leaves, evidence, reviewers(leaves)) if evidence else []
+    hostile = replies.averaging.hostile
+    pairs = _pairs(leaves, evidence, reviewers(leaves), hostile) if evidence else []
     pair = max(pairs, key=lambda pair: pair[2].p, default=None)
     description = "reviewed: too few clients answered"
     if has_quorum:
@@ -234,12 +237,11 @@ def clients_at(node_of_client: Mapping[Client, int], node: int) -> tuple[Client,
 
 
 def _closest(
-    leaves: Iterable[Leaf], evidence: Evidence, asked_counts: Mapping[int, int]
+    leaves: Iterable[Leaf], evidence: Evidence, asked_counts: Mapping[int, int], hostile: int
 ) -> tuple[Leaf, Leaf, Contrast] | None:
     """The nearest two groups of those whose signals do not differ; None if there are none."""
-    similar_pairs = [
-        pair for pair in _pairs(leaves, evidence, asked_counts) if pair[2].p > MIN_P_OF_ONE_GROUP
-    ]
+    pairs = _pairs(leaves, evidence, asked_counts, hostile)
+    similar_pairs = [pair for pair in pairs if pair[2].p > MIN_P_OF_ONE_GROUP]
     return min(similar_pairs, key=lambda pair: pair[2].distance, default=None)
 
 
@@ -270,7 +272,7 @@ def same_group(p_value: float) -> Criterion:
 
 
 def _pairs(
-    leaves: Iterable[Leaf], evidence: Evidence, asked_counts: Mapping[int, int]
+    leaves: Iterable[Leaf], evidence: Evidence, asked_counts: Mapping[int, int], hostile: int
 ) -> list[tuple[Leaf, Leaf, Contrast]]:
     """All pairs of groups of which half of the clients that were asked answered, and the contrast between them."""
     # Too few members do not represent their group.
@@ -283,8 +285,32 @@ def _pairs(
     pairs = []
     for group_number, (leaf, positions) in enumerate(groups):
         for other_leaf, other_positions in groups[group_number + 1 :]:
-            pairs.append((leaf, other_leaf, contrast(products, positions, other_positions)))
+            difference = _contrast(products, positions, other_positions, hostile)
+            pairs.append((leaf, other_leaf, difference))
     return pairs
+
+
+def _contrast(
+    products: np.ndarray, left: Sequence[int], right: Sequence[int], hostile: int
+) -> Contrast:
+    """The contrast of two groups, without the few clients that hide their difference, if there are any."""
+
+    def differ(positions: tuple[int, ...], num_sets: int) -> tuple[bool, float]:
+        left_positions = [position for position in left if position in positions]
+        right_positions = [position for position in right if position in positions]
+        # Of a group that is left out, nothing is known.
+        if not (left_positions and right_positions):
+            return False, -1.0
+        p_value = contrast(products, left_positions, right_positions).p
+        return p_value < MIN_P_OF_ONE_GROUP / (num_sets * (hostile + 1)), -p_value
+
+    by_noise = np.argsort(-noise_levels(products), kind="stable").tolist()
+    members = (*left, *right)
+    order = [position for position in by_noise if position in members]
+    hiding = left_out(members, hostile, differ, order) if hostile else None
+    if not hiding:
+        return contrast(products, left, right)
+    return contrast(products, without(left, hiding), without(right, hiding))
 
 
 DIVERGED_NORM_RATIO = 3.0

@@ -49,6 +49,7 @@ import torch
 
 from coterie.clustering import (
     Bipartition,
+    bipartition,
     bipartition_margin,
     cosine,
     gamma_bound,
@@ -59,6 +60,7 @@ from coterie.clustering import (
     reliability,
     sketch_error,
 )
+from coterie.clustering.halves import centred
 from coterie.core import (
     Assignment,
     Client,
@@ -78,10 +80,12 @@ from coterie.core import (
     state,
     tested,
     weights,
+    without,
 )
 from coterie.methods import _cluster_tree
 from coterie.methods._cluster_tree import Leaf, Node, Tree, join, ordered, root
 from coterie.methods._decisions import KeepWhole, SplitGroup
+from coterie.methods._hostile_few import Clients, left_out
 from coterie.methods._presets import Presets
 from coterie.settings import SettingError, check, setting
 
@@ -453,11 +457,13 @@ class CFL:
             mean_norm = float(mean_update[: state.tree.parameters].double().norm())
         else:
             mean_norm = norm_of_mean(products, client_weights)
-        client_norm = float(norms(products).max())
+        # max_i ‖Δ_i‖; of clients that may be hostile, as many of the longest do not count.
+        hostile = min(member_replies.averaging.hostile, len(products) - 1)
+        client_norm = float(np.sort(norms(products))[-1 - hostile])
         # Algorithm 1: the two sides of least similarity, for the test whether they are separable.
         cosines = cosine(products)
         number_of_parameters = state.tree.parameters or len(mean_update)
-        return GroupUpdates(
+        group = GroupUpdates(
             leaf=replace(
                 leaf,
                 peak=max(leaf.peak, client_norm),
@@ -477,6 +483,34 @@ class CFL:
             ),
             sketched=self.sketch if self.sketch and self.sketch < number_of_parameters else None,
         )
+        return self._without_bridges(group, products) if hostile else group
+
+    def _without_bridges(self, group: GroupUpdates, products: np.ndarray) -> GroupUpdates:
+        """The group's replies without the few hostile clients that keep two sides from being separable.
+
+        In Algorithm 1's single linkage, one client between two groups joins them. Such a client walks
+        down the tree like one that was silent.
+        """
+        position_of_client = {client: position for position, client in enumerate(group.clients)}
+
+        def of(clients: Clients) -> GroupUpdates:
+            rows = [position_of_client[client] for client in clients]
+            # At a stationary point the honest updates sum to zero, unless a hostile client moves it.
+            cosines = cosine(centred(products[np.ix_(rows, rows)]))
+            sides = optimal_bipartition(cosines)
+            return replace(group, replies=group.replies.of(clients), cosines=cosines, sides=sides)
+
+        def differ(clients: Clients, num_sets: int) -> tuple[bool, float]:
+            part = group if clients == group.clients else of(clients)
+            criteria = self.cut_criteria(part)
+            return all(criterion.held for criterion in criteria), -part.cross
+
+        # First those that are about as near to both sides; then whichever joins them most.
+        hostile = group.replies.averaging.hostile
+        bridges = left_out(group.clients, hostile, differ, between_sides(group))
+        if bridges is None:
+            bridges = left_out(group.clients, hostile, differ)
+        return of(without(group.clients, bridges)) if bridges else group
 
     def decide(self, group: GroupUpdates, round: int) -> Decision:
         """Test the criteria and decide what happens to a group.
@@ -863,6 +897,19 @@ class GroupUpdates:
             [self.clients[position] for position in side]
             for side in (self.sides.left, self.sides.right)
         )
+
+
+def between_sides(group: GroupUpdates) -> tuple[Client, ...]:
+    """Return the clients of a group in order, those that are about as near to both sides first.
+
+    The sides are those of average linkage, which a few clients between two groups do not join.
+    """
+    sides = bipartition(group.cosines, "average")
+    is_left = np.isin(np.arange(len(group.clients)), sides.left)
+    to_left = group.cosines[:, is_left].mean(axis=1)
+    to_right = group.cosines[:, ~is_left].mean(axis=1)
+    order = np.argsort(np.abs(to_left - to_right), kind="stable")
+    return tuple(group.clients[position] for position in order)
 
 
 def best_on_path(state: CFLState) -> Iterator[tuple[Client, int]]:

@@ -297,7 +297,10 @@ class _FirstRounds:
             ):
                 clock = inprocess.Clock()
                 task_work = dict.fromkeys(("tasks", "trained", "measured"), 0.0)
-                steps = inprocess.round_steps(self.method, self.sample, wire, position, seed, clock)
+                fewest_asked = pool.robust.fewest_asked
+                steps = inprocess.round_steps(
+                    self.method, self.sample, wire, position, seed, clock, fewest_asked
+                )
                 exchange = partial(
                     self._exchange, pool=pool, seed=seed, clock=clock, task_work=task_work
                 )

@@ -54,6 +54,7 @@ from coterie.core import (
     state,
     without,
 )
+from coterie.methods._hostile_few import labels_without_few
 from coterie.methods._leavers import entries_without
 from coterie.methods._model_choice import MOST_MODELS
 from coterie.methods._positions import positions_of
@@ -212,7 +213,8 @@ class CFLGP:
         ]
         new_state = state
         if profile_replies.clients:
-            new_state = self._grouped(self._profiled(state, profile_replies, criterion))
+            profiled = self._profiled(state, profile_replies, criterion)
+            new_state = self._grouped(profiled, replies.averaging.hostile)
         return replace(new_state, models=self._means(state, trained, new_state))
 
     def _means(
@@ -273,11 +275,17 @@ class CFLGP:
         profiles[answered, criterion] += differences / update_counts[answered, criterion, None]
         return replace(state, known=profiled_clients, profiles=profiles, counts=update_counts)
 
-    def _grouped(self, state: CFLGPState) -> CFLGPState:
+    def _grouped(self, state: CFLGPState, hostile: int) -> CFLGPState:
         """The state with the groups of k-means; clients keep the number of the group that they share most clients with."""
         # k-means on the profiles, and groups with the numbers of those that they have most in
         # common with, so that a group keeps its model.
-        labels, singular_values = clusters(state.profiles.flatten(1), self.models)
+        profiles = state.profiles.flatten(1)
+        _, singular_values = clusters(profiles, self.models)
+
+        def labels_of(points: np.ndarray) -> np.ndarray:
+            return clusters(torch.from_numpy(points), self.models)[0]
+
+        labels, _ = labels_without_few(profiles.numpy(), labels_of, hostile)
         former_rows = [state.row.get(client, -1) for client in state.known]
         new_rows = matched(labels, former_rows, self.models)
         row_of_client = dict(zip(state.known, new_rows, strict=True))

@@ -47,6 +47,7 @@ from coterie.core import (
     state,
     without,
 )
+from coterie.methods._hostile_few import labels_without_few
 from coterie.methods._leavers import entries_without
 from coterie.methods._model_choice import MOST_MODELS, capped, losses_of, of_all
 from coterie.randomness import Purpose, numpy_generator
@@ -194,15 +195,17 @@ class CLoVE:
         if not clients:
             return replace(state, measured=replies.clients, notes=())
         # Algorithm 1: k-means on the loss vectors, and a match of groups and models.
-        new_rows = grouped(capped(losses[is_finite]), self.estimate)
+        hostile = replies.averaging.hostile
+        new_rows = grouped(capped(losses[is_finite]), self.estimate, hostile)
         new_row = dict(zip(clients, new_rows, strict=True))
         # For how many groupings in a row each client has had this model.
         groupings_in_a_row = {}
         for client, model_row in new_row.items():
             keeps_model = state.row.get(client) == model_row
             groupings_in_a_row[client] = 1 + (state.steady.get(client, 0) if keeps_model else 0)
-        # Groups are final after some groupings that moved none of these clients.
-        is_stable = self.patience is not None and min(groupings_in_a_row.values()) >= self.patience
+        # Groups are final after some groupings that moved none of these clients, but a few hostile ones.
+        least_groupings = sorted(groupings_in_a_row.values())[min(hostile, len(clients) - 1)]
+        is_stable = self.patience is not None and least_groupings >= self.patience
         new_state = replace(
             state,
             row={**state.row, **new_row},
@@ -269,13 +272,14 @@ class CLoVE:
         )
 
 
-def grouped(losses: np.ndarray, estimate: bool = False) -> list[int]:
+def grouped(losses: np.ndarray, estimate: bool = False, hostile: int = 0) -> list[int]:
     """Group clients by their losses with k models, and give each group the model that fits it.
 
     Args:
         losses: Shape ``(n, k)``: each client's loss with each model, all finite.
         estimate: Whether the number of groups is estimated; otherwise it is k, or the number of
             different rows if that is less.
+        hostile: The most clients that may be left out, so that they are no group of their own.
 
     Returns:
         Each client's model. Groups have different models, so that the sum of the clients' losses is
@@ -292,12 +296,16 @@ def grouped(losses: np.ndarray, estimate: bool = False) -> list[int]:
 
     # The losses of a client with all models are its embedding.
     num_models = losses.shape[1]
-    num_groups = estimated(losses, num_models) if estimate else num_models
-    labels = k_means(losses, num_groups)
+
+    def labels_of(embeddings: np.ndarray) -> np.ndarray:
+        num_groups = estimated(embeddings, num_models) if estimate else num_models
+        return k_means(embeddings, num_groups)
+
+    labels, decided = labels_without_few(losses, labels_of, hostile)
     # The sum of the losses of each group's clients with each model.
     group_losses = []
     for group_number in range(labels.max() + 1):
-        group_losses.append(losses[labels == group_number].sum(axis=0))
+        group_losses.append(losses[decided & (labels == group_number)].sum(axis=0))
     # Different models for the groups, so that the sum of all clients' losses is least.
     _, model_of_group = linear_sum_assignment(np.stack(group_losses))
     return [int(model_of_group[group_number]) for group_number in labels]

@@ -395,6 +395,7 @@ class FederatedRun:
             self.position,
             settings.seed,
             clock,
+            settings.robust.fewest_asked,
         )
 
     @property

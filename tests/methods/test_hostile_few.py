@@ -1,0 +1,254 @@
+"""Groups are looked at without a few clients: minimal cases without training, the level of the test, and short runs."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attack import influence
+from coterie.clustering import halves_gram
+from coterie.contrib.rivals.clove import grouped
+from coterie.core import Averaging, Cohort, Federation, HalvedUpdates, Replies
+from coterie.methods import CFL
+from coterie.methods._decisions import KeepWhole, SplitGroup
+from coterie.methods._hostile_few import labels_without_few, left_out
+from coterie.methods._split_half_probes import ProbeAgain, decide_probe
+from coterie.methods._split_half_reviews import _contrast
+from coterie.robust import NORMS, NORMS_WITH_HOSTILE, Robust
+
+GROUPS = np.repeat(np.arange(4), 5)
+"""The true group of each of twenty clients."""
+
+LEVEL = 1e-4
+
+
+def probe(
+    rng: np.random.Generator, hostile: int, distance: float = 3.0, num_hiding: int = 1
+) -> Replies:
+    """Replies of halves: four groups of five, of which the first clients send opposite halves."""
+    directions = np.linalg.qr(np.random.default_rng(0).normal(size=(60, 4)))[0].T
+    signal = distance * directions[GROUPS]
+    first = signal + rng.normal(size=(20, 60)) / 4
+    second = signal + rng.normal(size=(20, 60)) / 4
+    # Along the difference of two groups, with 25 times the norm of an honest update.
+    long = 25 * 3.5 * (directions[0] - directions[1]) / np.sqrt(2)
+    first[:num_hiding] = long
+    second[:num_hiding] = -long
+    clients = tuple(range(20))
+    return Replies(
+        clients=clients,
+        examples=np.ones(20, dtype=np.int64),
+        updates=torch.from_numpy((first + second) / 2),
+        halves=HalvedUpdates(clients=clients, gram=halves_gram(first, second)),
+        averaging=Averaging(hostile=hostile),
+    )
+
+
+def two_probes(hostile: int, **settings: float) -> object:
+    rng = np.random.default_rng(1)
+    first = decide_probe(LEVEL, probe(rng, hostile, **settings), None)
+    assert first is not None
+    if isinstance(first.action, KeepWhole):
+        return first
+    assert isinstance(first.action, ProbeAgain)
+    return decide_probe(LEVEL, probe(rng, hostile, **settings), first.evidence)
+
+
+# -- split-half
+# ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_hiding", [1, 2, 3])
+def test_opposite_halves_hide_groups_unless_few_clients_may_be_hostile(num_hiding: int) -> None:
+    assert isinstance(two_probes(0, num_hiding=num_hiding).action, KeepWhole)
+    action = two_probes(num_hiding, num_hiding=num_hiding).action
+    assert isinstance(action, SplitGroup)
+    honest_groups = [
+        set(np.flatnonzero(group == GROUPS)) - set(range(num_hiding)) for group in range(4)
+    ]
+    found = [set(part) - set(range(num_hiding)) for part in action.parts]
+    assert sorted(map(sorted, filter(None, found))) == sorted(map(sorted, honest_groups))
+
+
+def test_who_hides_a_difference_is_said() -> None:
+    rng = np.random.default_rng(1)
+    first = decide_probe(LEVEL, probe(rng, 1, distance=1.0), None)
+    assert first is not None
+    assert first.why.endswith("hidden by client 0")
+
+
+def test_without_hiding_clients_the_groups_are_the_same() -> None:
+    assert two_probes(2, num_hiding=0).action == two_probes(0, num_hiding=0).action
+
+
+@pytest.mark.parametrize("hostile", [1, 2])
+def test_clients_that_are_alike_are_rarely_split(hostile: int) -> None:
+    """False alarms of two probes at the 5 % level stay below it, though many sets of clients are left out in turn."""
+    rng = np.random.default_rng(2)
+    alarms = 0
+    for _ in range(60):
+        decision = decide_probe(0.05, probe(rng, hostile, distance=0.0, num_hiding=0), None)
+        assert decision is not None
+        alarms += isinstance(decision.action, ProbeAgain)
+    # One probe, seen twice: an upper bound of both.
+    assert alarms <= 60 * 0.05 + 3 * np.sqrt(60 * 0.05 * 0.95)
+
+
+def test_opposite_halves_do_not_merge_groups() -> None:
+    products = probe(np.random.default_rng(3), 1).halves.gram
+    first_group = np.flatnonzero(GROUPS == 0).tolist()
+    second_group = np.flatnonzero(GROUPS == 1).tolist()
+    assert _contrast(products, first_group, second_group, hostile=0).p > 0.01
+    assert _contrast(products, first_group, second_group, hostile=1).p < 1e-6
+
+
+# -- CFL
+# ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_bridges", [1, 2])
+def test_a_bridge_does_not_join_two_groups(num_bridges: int) -> None:
+    """One update between those of two groups makes single linkage find them inseparable."""
+    rng = np.random.default_rng(5)
+    directions = np.zeros((2, 40))
+    directions[:, 0] = (1, -1)
+    directions[:, 1] = 0.5
+    updates = directions[np.arange(20) % 2] + rng.normal(size=(20, 40)) / 20
+    updates[:num_bridges] = directions.sum(axis=0)
+    method = CFL()
+    federation = Federation(
+        clients=tuple(range(20)), draw=lambda number: torch.zeros(40), columns={"all": (0, 40)}
+    )
+    state = method.init(federation)
+
+    def decided(hostile: int) -> tuple[bool, tuple[int, ...]]:
+        replies = Replies(
+            clients=tuple(range(20)),
+            examples=np.ones(20, dtype=np.int64),
+            chosen=((0,),) * 20,
+            updates=torch.from_numpy(updates).float(),
+            averaging=Averaging(hostile=hostile),
+        )
+        group = method.group_updates(state, 0, replies)
+        assert group is not None
+        return all(criterion.held for criterion in method.cut_criteria(group)), group.clients
+
+    assert decided(0) == (False, tuple(range(20)))
+    assert decided(num_bridges) == (True, tuple(range(num_bridges, 20)))
+
+
+# -- leaving out
+# ------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 3), st.integers(0, 3))
+def test_the_fewest_clients_are_left_out(num_hiding: int, hostile: int) -> None:
+    """Of clients that hide a difference, all must go: against all subsets, by brute force."""
+    clients = tuple(range(8))
+    hiding = set(range(num_hiding))
+
+    def differ(remaining: tuple[int, ...], num_sets: int) -> tuple[bool, float]:
+        return not hiding & set(remaining), -float(len(hiding & set(remaining)))
+
+    possible = [
+        subset
+        for size in range(hostile + 1)
+        for subset in itertools.combinations(clients, size)
+        if differ(tuple(sorted(set(clients) - set(subset))), 1)[0]
+    ]
+    assert left_out(clients, hostile, differ) == (possible[0] if possible else None)
+
+
+# -- k-means
+# ------------------------------------------------------------------------------------------------
+
+
+def losses_of_groups() -> np.ndarray:
+    losses = 2 + np.random.default_rng(4).normal(size=(20, 4)) / 20
+    losses[np.arange(20), GROUPS] -= 1.5
+    return losses
+
+
+@pytest.mark.parametrize("lie", [[-1e30] * 4, [0.0, 1e3, 1e3, 1e3], [1e3] * 4])
+def test_false_losses_get_no_group(lie: list[float]) -> None:
+    losses = losses_of_groups()
+    honest_rows = grouped(losses)[1:]
+    losses[0] = lie
+    with warnings.catch_warnings():
+        # scikit-learn sees that 1e30 hides the differences of all others.
+        warnings.simplefilter("ignore")
+        assert grouped(losses)[1:] != honest_rows
+    assert grouped(losses, hostile=1)[1:] == honest_rows
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=4, max_size=4))
+def test_no_losses_of_one_client_change_clear_groups(lie: list[float]) -> None:
+    losses = losses_of_groups()
+    honest_rows = grouped(losses)[1:]
+    losses[0] = lie
+    assert grouped(losses, hostile=1)[1:] == honest_rows
+
+
+def test_at_most_a_quarter_of_the_points_is_left_out() -> None:
+    points = np.arange(8.0)[:, None] ** 4
+    labels, decided = labels_without_few(points, lambda rows: np.arange(len(rows)), hostile=1)
+    assert decided.sum() == 6
+    assert len(labels) == 8
+
+
+# -- means and samples
+# ------------------------------------------------------------------------------------------------
+
+
+def test_a_claim_counts_as_the_greatest_that_others_make() -> None:
+    claims = {0: 90, 1: 80, 2: 10**9, 3: 70}
+    assert Robust(hostile=1).counted(claims) == {0: 90, 1: 80, 2: 90, 3: 70}
+    assert Robust(hostile=2).counted(claims) == {0: 80, 1: 80, 2: 80, 3: 70}
+
+
+def test_limits_are_tighter_with_hostile_clients_in_all_engines() -> None:
+    assert Robust(hostile=1).within(exposed=False).norms == NORMS_WITH_HOSTILE
+    assert Robust().within(exposed=True).norms == NORMS
+    assert Robust().within(exposed=False).norms is None
+    assert Robust(hostile=1, norms=7.0).within(exposed=True).norms == 7
+
+
+def test_a_sample_has_a_majority_of_honest_clients() -> None:
+    cohort = Cohort(
+        present=tuple(range(10)), exchange=0, seed=0, fewest=Averaging(hostile=2).fewest_asked
+    )
+    assert len(cohort.sample(range(10), 0.1)) == 5
+    assert len(cohort.sample(range(10), 0.8)) == 8
+    assert len(cohort.sample(range(3), 0.1)) == 3
+
+
+# -- short runs
+# ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Number of distinct clusters")
+@pytest.mark.parametrize(
+    ("method", "attack", "rounds"),
+    [
+        ("split-half", "opposite-difference", 20),
+        ("cfl", "bridge", 40),
+        ("clove", "losses-far-below", 15),
+        ("cfl-gp", "constant-direction", 15),
+    ],
+)
+def test_one_client_of_twenty_does_not_decide_who_learns_with_whom(
+    method: str, attack: str, rounds: int
+) -> None:
+    scenario = "digits/label-permutation"
+    calm = influence.honest_accuracy(method, "none", rounds, 0, scenario)
+    attacked = influence.honest_accuracy(method, attack, rounds, 0, scenario)
+    protected = influence.honest_accuracy(method, attack, rounds, 0, scenario, protected=1)
+    assert attacked < calm - 0.1  # or the attack would show nothing
+    assert protected >= calm - 0.02
