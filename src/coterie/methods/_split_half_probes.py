@@ -312,7 +312,9 @@ def decide_probe(
     evidence = evidence_of(replies)
     if evidence is None:
         return None
+    # A test without no client, one without one, and so on share the level (Bonferroni).
     hostile = replies.averaging.hostile
+    level = level / (hostile + 1)
     # A single probe never splits a group: the next one must confirm what it finds.
     if evidence_before is None:
         return _decide_first_probe(level, evidence, hostile)
@@ -329,12 +331,12 @@ def decide_probe(
 def _hiding(level: float, first: Evidence, second: Evidence, hostile: int) -> Clients:
     """The clients without which a group differs by two probes, if it does not differ with them; usually none.
 
-    The level is shared by all sets of clients that are left out in turn (Bonferroni).
+    All sets of as many clients share the level.
     """
 
     def differ(clients: Clients, num_sets: int) -> tuple[bool, float]:
         p_value = together(first.of(clients), second.of(clients))
-        return p_value < level / (num_sets * (hostile + 1)), -p_value
+        return p_value < level / num_sets, -p_value
 
     in_both = tuple(sorted(set(first.clients) & set(second.clients)))
     return left_out(in_both, hostile, differ, _by_noise(first, second, in_both)) or ()
@@ -391,7 +393,7 @@ def _decide_second_probe(
         otherwise = "it would have split in this round, if both probes had found the same two sides"
         return ProbeDecision(KeepWhole(), second_evidence, test, (criterion,), otherwise=otherwise)
     # 2. Both probes find the same sides.
-    parts = confirmed(level, first_evidence, second_evidence, hostile)
+    parts = confirmed(level, first_evidence, second_evidence, hostile=hostile)
     if len(parts) < 2:
         reason = "but the probes find different sides"
         return ProbeDecision(KeepWhole(), second_evidence, test, (criterion,), reason)
@@ -417,7 +419,7 @@ def together(first: Evidence, second: Evidence) -> float:
     return repeated_p(first_p, second_p, clients=min(len(first.clients), len(second.clients)))
 
 
-def confirmed(level: float, first: Evidence, second: Evidence, hostile: int = 0) -> Groups:
+def confirmed(level: float, first: Evidence, second: Evidence, *, hostile: int = 0) -> Groups:
     """Return the groups that two probes confirm.
 
     A group splits if both probes find it incongruent, and both find that the two sides of one cut
@@ -509,12 +511,14 @@ def _without_hiding(
     """The group without the few clients that hide that the others differ; the group itself if none do."""
 
     def differ(clients: Clients, num_sets: int) -> tuple[bool, float]:
+        p_value = together(first.of(clients), second.of(clients))
+        if not p_value < level / num_sets:
+            return False, -p_value
         first_products = first.of(clients).products.numpy()
         second_products = second.of(clients).products.numpy()
         sides = signal_cut(signal_gram(first_products) + signal_gram(second_products))
         p_of_cut = _p_of_cut(first_products, second_products, sides)
-        p_value = max(together(first.of(clients), second.of(clients)), p_of_cut)
-        return p_value < level / (num_sets * (hostile + 1)), -p_value
+        return p_of_cut < level / num_sets, -p_of_cut
 
     if len(group) < 2:
         return group
