@@ -335,7 +335,9 @@ def _outputs(
     context: str,
 ) -> tuple[torch.Tensor, PredictionTask]:
     """The targets of all rows, and what is predicted; classes have the numbers of an earlier world, if there is one."""
-    outputs, predicted = targets(target_columns, task, context)
+    # With the classes of an earlier world, a table may have one of them alone.
+    least_classes = 2 if earlier_facts is None else 1
+    outputs, predicted = targets(target_columns, task, context, least_classes)
     first_target = next(iter(target_columns))
     # Names of classes end in reports, and two that look alike are one class to a reader.
     for class_name in predicted.classes:

@@ -107,7 +107,7 @@ def label_texts(frame: Any, target: Any, context: str = "the table") -> np.ndarr
 
 
 def targets(
-    columns: Mapping[str, np.ndarray], task: str, source: str
+    columns: Mapping[str, np.ndarray], task: str, source: str, least_classes: int = 2
 ) -> tuple[torch.Tensor, PredictionTask]:
     """Find what the clients predict.
 
@@ -119,6 +119,7 @@ def targets(
             text as objects.
         task: One of :data:`TASKS`.
         source: The table, for messages.
+        least_classes: Fewer classes than this are refused.
 
     Returns:
         The targets, ``(N,)`` int64 of classes or ``(N, outputs)`` float32, and the task.
@@ -141,7 +142,7 @@ def targets(
     # One column with classes.
     if len(columns) == 1 and not predicts_numbers:
         ((column_name, column_values),) = columns.items()
-        return _classes(f"{source}: the target {column_name}", column_values)
+        return _classes(f"{source}: the target {column_name}", column_values, least_classes)
     # Otherwise each column is one output, a number or a label of 0 or 1.
     for column_name, column_values in columns.items():
         if column_values.dtype.kind == "O":
@@ -223,13 +224,15 @@ def hint(values: np.ndarray, task: PredictionTask, name: str, classes: str, numb
     return ""
 
 
-def _classes(source: str, values: np.ndarray) -> tuple[torch.Tensor, PredictionTask]:
+def _classes(
+    source: str, values: np.ndarray, least_classes: int
+) -> tuple[torch.Tensor, PredictionTask]:
     """The targets and the task of a column of classes; ``source`` is what messages call it."""
     if values.dtype.kind == "f":
         values = _whole_labels(source, values)
     # Very many classes, or a single one, are probably another kind of column.
     code_of_row, class_names = encoded(values)
-    if len(class_names) < 2:
+    if len(class_names) < least_classes:
         raise UserError(
             f"{source} must have at least two classes, and all rows have {class_names[0]!r}"
         )
@@ -278,8 +281,8 @@ def as_before(
     new_classes = [name for name in task.classes if name not in earlier_classes]
     if new_classes:
         raise UserError(
-            f"{source} has the class {new_classes[0]!r}, and the earlier world, whose model has an output per class, has only "
-            f"{', '.join(earlier_classes)}"
+            f"{source} has the class {new_classes[0]!r}, for which the model of the earlier world has no output: "
+            f"it has {', '.join(earlier_classes)}"
         )
     if not earlier_classes:
         return outputs, task

@@ -18,7 +18,6 @@ rows or clients have, nor who has one.
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -38,7 +37,7 @@ from coterie.data.tasks import in_order
 from coterie.printable import printable
 from coterie.settings import SettingError
 
-MEDIAN_PARTS = 4096
+MEDIAN_PARTS = 1024
 """Into so many parts a question divides the numbers among which a median can be."""
 
 FEATURES = "(features)"
@@ -448,47 +447,47 @@ def medians(value_counts: Mapping[str, int], ask: Ask) -> dict[str, float]:
     # the places, in the order of all numbers, among which such a value can be.
     needed: dict[str, tuple[int, int]] = {}
     ranges: dict[str, list[tuple[int, int]]] = {}
-    greatest_place = _place(np.finfo(np.float64).max)
     for name, count in value_counts.items():
         needed[name] = ((count + 1) // 2, count // 2 + 1)
-        ranges[name] = [(-greatest_place, greatest_place)] * 2
+        ranges[name] = [(-GREATEST_PLACE, GREATEST_PLACE)] * 2
     # Divide the ranges of both middle values of all columns until each has one number.
     while any(low < high for pair in ranges.values() for low, high in pair):
+        places_of_column: dict[str, np.ndarray] = {}
         bounds: dict[str, tuple[float, ...]] = {}
         for name, pair in ranges.items():
-            places = sorted({place for low, high in pair for place in _dividing(low, high)})
-            bounds[name] = tuple(map(_number, places))
+            all_places = {place for limits in set(pair) for place in _dividing(*limits)}
+            places_of_column[name] = np.array(sorted(all_places), np.int64)
+            bounds[name] = tuple(_numbers(places_of_column[name]).tolist())
         counts_at_most = ask(SumQuestion(about="at-most", bounds=bounds))
         for name, pair in ranges.items():
-            places = list(map(_place, bounds[name]))
-            counts = counts_at_most[name].tolist()
+            places = places_of_column[name]
             for side, (low, high) in enumerate(pair):
-                for place, values_at_most in zip(places, counts, strict=True):
-                    if values_at_most >= needed[name][side]:
-                        high = min(high, place)
-                    else:
-                        low = max(low, place + 1)
+                # The first place with enough values up to it is an upper limit; the one before it
+                # has too few, so that the value is beyond that.
+                position = int(np.searchsorted(counts_at_most[name], needed[name][side]))
+                if position < len(places):
+                    high = min(high, int(places[position]))
+                if position > 0:
+                    low = max(low, int(places[position - 1]) + 1)
                 pair[side] = (min(low, high), high)
     median_of_column: dict[str, float] = {}
     for name, ((lower, _), (upper, _)) in ranges.items():
-        median_of_column[name] = (_number(lower) + _number(upper)) / 2
+        lower_number, upper_number = _numbers(np.array([lower, upper], np.int64)).tolist()
+        median_of_column[name] = (lower_number + upper_number) / 2
     return median_of_column
 
 
 def _dividing(low: int, high: int) -> list[int]:
-    """Places that divide a range into :data:`MEDIAN_PARTS` parts, the last of each; of a shorter range all but the last."""
+    """Places that divide a range into :data:`MEDIAN_PARTS` parts: the last of each part but the last."""
     length = high - low + 1
     parts = min(MEDIAN_PARTS, length)
     return [low + length * part // parts - 1 for part in range(1, parts)]
 
 
-def _place(number: float) -> int:
-    """The place of a number in the order of all float64 numbers; that of 0 is 0."""
-    (bits,) = struct.unpack("<q", struct.pack("<d", abs(number)))
-    return -bits if number < 0 else bits
+GREATEST_PLACE = int(np.array(np.finfo(np.float64).max).view(np.int64))
+"""The place of the greatest number in the order of all float64 numbers; that of 0 is 0."""
 
 
-def _number(place: int) -> float:
-    """The number at a place, see :func:`_place`."""
-    (number,) = struct.unpack("<d", struct.pack("<q", abs(place)))
-    return -number if place < 0 else float(number)
+def _numbers(places: np.ndarray) -> np.ndarray:
+    """The numbers at some places in that order: negative places have negative numbers."""
+    return np.copysign(np.abs(places).view(np.float64), places.astype(np.float64))

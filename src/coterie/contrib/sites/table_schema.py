@@ -198,10 +198,10 @@ class TableSchema:
         """
         document = self.document()
         column_documents = document.pop("columns")
-        parts = [HEADER, _toml_text(document)]
+        parts = [HEADER, toml_text(document)]
         for name, column_document in column_documents.items():
             comments = [f"# {printable(doubt)}\n" for doubt in (doubts or {}).get(name, ())]
-            table = _toml_text({"columns": {name: column_document}})
+            table = toml_text({"columns": {name: column_document}})
             parts.append("\n" + "".join(comments) + table)
         # Without columns, the file still has the table of columns.
         if not column_documents:
@@ -286,8 +286,8 @@ _LONG_LIST = re.compile(r"= \[\n((?:    .*\n)+)\]")
 """A list as tomli_w writes it, an entry a line. In texts, line breaks are escaped."""
 
 
-def _toml_text(document: Mapping[str, Any]) -> str:
-    """A document as TOML, with each list that is short in one line."""
+def toml_text(document: Mapping[str, Any]) -> str:
+    """Return a document as TOML, with each list that is short in one line."""
     import tomli_w
 
     def in_one_line(match: re.Match[str]) -> str:

@@ -234,11 +234,7 @@ def raw_clients(
     # The columns with a role, and those of the features.
     order_column = order if isinstance(order, str) else None
     roles = [client, *targets, *([subject] if subject else [])]
-    used_schema = schema.only(features) if features is not None else schema
-    without = roles if features is not None else [*roles, *([order_column] if order_column else [])]
-    feature_schema = schema.only(used_schema.feature_columns(without))
-    if features is not None:
-        check_has_columns(schema.columns, features, "the table schema")
+    feature_schema = schema_of_features(schema, roles, features, order_column)
     if not feature_schema.columns:
         raise UserError(
             f"the table schema leaves no feature for {context}: all columns are ignored"
@@ -302,13 +298,39 @@ def raw_clients(
             f"the table schema has class_weights = {BALANCED!r}, which needs classes to predict, and "
             f"{listed(list(targets))} of {context} has none"
         )
-    feature_schema = replace(feature_schema, class_weights=schema.class_weights)
     return RawClients(
         own_data=replace(own_data, hints=hints),
         table=kept_table,
         schema=feature_schema,
         context=context,
     )
+
+
+def schema_of_features(
+    schema: TableSchema,
+    roles: Sequence[str],
+    features: Sequence[str] | None,
+    order_column: str | None,
+) -> TableSchema:
+    """Return the columns of a schema that become features.
+
+    Args:
+        schema: The schema.
+        roles: The columns of the client, the targets and the subject.
+        features: The columns that the user has chosen; None for all others.
+        order_column: The column of the times, which is a feature only if the user has chosen it.
+
+    Raises:
+        UserError: The schema lacks a chosen column.
+    """
+    used_schema = schema
+    without = [*roles, *([order_column] if order_column else [])]
+    if features is not None:
+        check_has_columns(schema.columns, features, "the table schema")
+        used_schema = schema.only(features)
+        without = list(roles)
+    chosen = schema.only(used_schema.feature_columns(without))
+    return replace(chosen, class_weights=schema.class_weights)
 
 
 def _typed(cells: Cells, schema: TableSchema, name: str, context: str) -> np.ndarray:

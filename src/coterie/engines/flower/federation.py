@@ -46,6 +46,7 @@ class FederationSettings:
         metric_names: Metric -> the names that apps use for it.
         wire: The wire between clients and server.
         other_tensors: Tensors of the net's state dict that are not part of a row.
+        facts: Entries of ``world`` in ``run.toml`` besides those that the rounds show.
 
     Raises:
         SettingError: Method and boundary do not fit together, or the boundary has a secret.
@@ -65,6 +66,7 @@ class FederationSettings:
     boundary: Boundary
     robust: Robust = field(default_factory=Robust)
     schema: Schema | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
     wire: Wire = field(init=False)
     other_tensors: messages.OtherTensors = field(init=False)
 

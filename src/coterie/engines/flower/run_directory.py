@@ -136,7 +136,8 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
 
     def _describe(self, first_round: Round) -> None:
         # The description is written with the first round, when the members are known.
-        world_description = {"clients": sorted(first_round.position.members), **self._net()}
+        members = sorted(first_round.position.members)
+        world_description = {"clients": members, **self.settings.facts, **self._net()}
         main_metric = self.settings.main_metric
         if main_metric != Shown.main:
             world_description["metric"] = {"main": main_metric, "better": self.settings.better}

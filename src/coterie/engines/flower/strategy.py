@@ -178,6 +178,8 @@ class MethodStrategy(Strategy):
             a mapping of its fields, or the path of a TOML file with it. None takes the schema that
             most nodes share before the first round; of equally many, that of the client with the
             smallest id. A node that differs in what both state is refused.
+        facts: What is known of the clients' data, to be recorded and exported as that of a
+            simulation: ``about`` and ``target_scale`` as ``run.toml`` has them under ``world``.
         out: Run directory for records and checkpoints. If it already contains a run of this method,
             that run continues.
 
@@ -204,6 +206,7 @@ class MethodStrategy(Strategy):
         boundary: Boundary | Mapping[str, Any] | None = None,
         robust: Robust | Mapping[str, Any] | None = None,
         schema: Schema | Mapping[str, Any] | Path | str | None = None,
+        facts: Mapping[str, Any] | None = None,
         out: Path | str | None = None,
     ) -> None:
         # Check the arguments that are not settings of some dataclass.
@@ -246,6 +249,7 @@ class MethodStrategy(Strategy):
             robust=table_of("robust", robust or {}, Robust()),
             metric_names=metric_names,
             schema=None if schema is None else checked(schema, "MethodStrategy.schema"),
+            facts=facts or {},
         )
         self.out = out
         self._federated_run: FederatedRun | None = None

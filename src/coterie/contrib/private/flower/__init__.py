@@ -3,7 +3,7 @@
 :mod:`.server` is the server's side of an exchange, :mod:`.node` a client's, and :mod:`.mod` that of
 the client's mod, which alone knows of masks. :mod:`.sum_layout` says what a client's masked numbers
 are, :mod:`.steps` how the messages of :mod:`~coterie.contrib.private.masks.protocol` are written,
-and :mod:`.questions` how questions are.
+and :mod:`.questions` how questions are. :mod:`.vector_sums` is for sums outside of plans.
 """
 
 from coterie.contrib.private.flower.mod import masked_reply as masked_reply
@@ -16,5 +16,7 @@ from coterie.contrib.private.flower.questions import question_to_json as questio
 from coterie.contrib.private.flower.server import MaskedGridExchange
 from coterie.contrib.private.flower.server import added_up as added_up
 from coterie.contrib.private.flower.server import read_answer as read_answer
+from coterie.contrib.private.flower.vector_sums import masked_vector as masked_vector
+from coterie.contrib.private.flower.vector_sums import sum_of_vectors as sum_of_vectors
 
 masked_exchange = MaskedGridExchange

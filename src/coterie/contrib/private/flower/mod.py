@@ -72,12 +72,12 @@ def reply_to_step(
             masker = Masker(step.client, bytes.fromhex(sum_name))
             answers[sum_name] = steps.keys_to_json(masker.keys())
         else:
-            masker = _stored_masker(context, sum_name, answers_once)
+            masker = stored_masker(context, sum_name, answers_once)
             if step.name == "shares":
                 answers[sum_name] = _shares(masker, step_input)
             else:
                 answers[sum_name] = _unmasking(masker, step_input, boundary)
-        _store_masker(context, sum_name, masker)
+        store_masker(context, sum_name, masker)
     return steps.step_reply(answers)
 
 
@@ -176,12 +176,12 @@ def masked_reply(
             noise_generator,
         )
         # The masker holds the secrets of the earlier steps, and now also those of this one.
-        masker = _stored_masker(context, sum_config["name"], answers_once)
+        masker = stored_masker(context, sum_config["name"], answers_once)
         neighbour_shares = steps.shares_from_json(sum_config["shares"])
         if neighbour_shares is None:
             raise ProtocolError("the shares of the neighbours cannot be read")
         masked_numbers = masker.masked(neighbour_shares, plain_numbers)
-        _store_masker(context, sum_config["name"], masker)
+        store_masker(context, sum_config["name"], masker)
         reply_records[f"{MASKED}.{order.part}"] = ArrayRecord({MASKED: Array(masked_numbers)})
     return {**reply_records, METRICS_RECORD: MetricRecord(sent_metrics)}
 
@@ -326,11 +326,12 @@ def forget_secrets(context: Context) -> None:
         del context.state[record_name]
 
 
-def _store_masker(context: Context, sum_name: str, masker: Masker) -> None:
+def store_masker(context: Context, sum_name: str, masker: Masker) -> None:
+    """Store the client's secrets of a sum until its next step."""
     context.state[f"{MASKS}-{sum_name}"] = ConfigRecord({"masker": masker.saved()})
 
 
-def _stored_masker(context: Context, sum_name: str, answers_once: bool) -> Masker:
+def stored_masker(context: Context, sum_name: str, answers_once: bool) -> Masker:
     """The client's secrets of a sum before its next step, which is answered once."""
     try:
         masker_record = context.state[f"{MASKS}-{sum_name}"]
