@@ -12,8 +12,8 @@ from flwr.app import Context, RecordDict
 import coterie
 from coterie.cli import main
 from coterie.contrib.sites.federation_file import TableFederation
-from coterie.contrib.sites.site_app import site_app
-from coterie.contrib.sites.site_server import serve
+from coterie.contrib.sites.flower.site_app import site_app
+from coterie.contrib.sites.flower.site_server import serve
 from flowered import FIRST, Here, a_run
 
 NAMES = ("aster", "birch", "cedar", "daisy")

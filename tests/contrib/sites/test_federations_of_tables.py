@@ -21,9 +21,9 @@ import coterie
 from coterie.cli import main
 from coterie.contrib.sites.agreement import Answer, SumQuestion
 from coterie.contrib.sites.federation_file import TableFederation
+from coterie.contrib.sites.flower.site_app import ACTION, ANSWER, UNFIT_TABLE, agreed_of
 from coterie.contrib.sites.masked_answers import decoded, encoded, form_of
 from coterie.contrib.sites.site import Site
-from coterie.contrib.sites.site_app import ACTION, ANSWER, UNFIT_TABLE, agreed_of
 from coterie.contrib.sites.sources import read_source
 from coterie.data.world import ClientData
 from coterie.engines.workers import EngineError

@@ -6,8 +6,7 @@ boolean, a date, a text) and makes features of it, ``table_schema.py`` is the fi
 proposes a schema, which ``screen.py`` shows and ``command.py`` writes. ``worlds.py`` makes the clients
 of a run, ``prediction.py`` applies an export to raw rows.
 
-From a simulation to sites: ``federation_file.py`` is the one file, which ``federation_command.py`` writes
-from a run. ``site.py`` has the rows of a site, which ``sources.py`` reads, ``site_app.py`` and
-``site_server.py`` are the Flower apps, and ``grid_agreement.py`` asks the sites for their sums, under
-masks with ``masked_answers.py``. This module imports nothing, so that help appears immediately.
+From a simulation to sites: ``federation_file.py`` is the one file, ``site.py`` has the rows of a site,
+which ``sources.py`` reads, and ``flower/`` has the commands, the apps, and the agreement on constants,
+under masks with ``masked_answers.py``. This module imports nothing, so that help appears immediately.
 """

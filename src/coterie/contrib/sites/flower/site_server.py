@@ -11,9 +11,9 @@ from flwr.app import ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from coterie.contrib.sites.federation_file import TableFederation
-from coterie.contrib.sites.grid_agreement import GridAgreement, nodes_of
+from coterie.contrib.sites.flower.grid_agreement import GridAgreement, nodes_of
+from coterie.contrib.sites.flower.site_app import AGREED
 from coterie.contrib.sites.site import objective_of
-from coterie.contrib.sites.site_app import AGREED
 from coterie.data.schema import SHARED_SCALING, Schema
 from coterie.data.tasks import PredictionTask, objective_for
 from coterie.engines.flower import MethodStrategy

@@ -15,9 +15,9 @@ from coterie.contrib.sites import agreement
 from coterie.contrib.sites.agreement import Answer, SumQuestion
 from coterie.contrib.sites.cells import Cells
 from coterie.contrib.sites.federation_file import TableFederation
+from coterie.contrib.sites.flower.site_app import ACTION, ANSWER, QUESTION
 from coterie.contrib.sites.masked_answers import MAX_MASKED_CLIENTS, decoded, form_of, size_of
 from coterie.contrib.sites.site import agreed_facts, feature_schema
-from coterie.contrib.sites.site_app import ACTION, ANSWER, QUESTION
 from coterie.core import Client
 from coterie.engines.flower.messages import CONFIG, Unfit, array_of, failure
 from coterie.engines.flower.nodes import Messenger, Nodes, Waiting

@@ -118,8 +118,8 @@ def write_app(arguments: argparse.Namespace) -> int:
         eval_every=federation.experiment.eval_every,
     )
     modules = {
-        "client": ("a site", "coterie.contrib.sites.site_app", "site_app"),
-        "server": ("the server", "coterie.contrib.sites.site_server", "server_app"),
+        "client": ("a site", "coterie.contrib.sites.flower.site_app", "site_app"),
+        "server": ("the server", "coterie.contrib.sites.flower.site_server", "server_app"),
     }
     # Everything is checked: the folder is written at last.
     package = out / APP_PACKAGE
