@@ -282,7 +282,7 @@ def test_all_that_is_printed_is_printable_and_by_the_command_line() -> None:
     assert not faults
 
 
-FLOWER_FOLDERS = ("engines/flower/", "contrib/private/flower/")
+FLOWER_FOLDERS = ("engines/flower/", "contrib/private/flower/", "contrib/sites/flower/")
 
 
 def test_flower_and_the_data_hub_stay_in_one_place_each() -> None:

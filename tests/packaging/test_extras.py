@@ -73,7 +73,8 @@ def imported() -> frozenset[tuple[str, str]]:
 
 HOME = {
     "engines/flower/": "flower", "contrib/private/flower/": "flower", "contrib/private/masks/": "masks",
-    "contrib/sites/flower/": "flower", "contrib/sites/sources.py": "sql", "contrib/tracking/": "track", "report/figures/": "report", "notebook/": "notebook",
+    "contrib/sites/flower/": "flower", "contrib/sites/sources.py": "sql", "contrib/tracking/": "track",
+    "report/figures/": "report", "notebook/": "notebook",
     "contrib/ray/": "ray", "contrib/tune/": "tune", "contrib/dpsgd/": "dp", "contrib/trees/": "trees",
     "data/datasets/hub.py": "hub", "data/datasets/table.py": "tables", "data/datasets/images.py": "images",
     "boundary/privacy.py": "dp", "runs/onnx_files.py": "onnx",
