@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from coterie.contrib.fleet import Timed
 from coterie.contrib.private import SplitHalfPrivate, SplitHalfSums
 from coterie.contrib.rivals import CFLGP, CLoVE, FedDrift
 from coterie.core import Assignment, as_groups
@@ -151,6 +152,9 @@ EXAMPLES: dict[str, Any] = {
         level=1e-2, probe_every=1, fraction=0.5, weighting="uniform", steps=2, sketch=16
     ),
     "split-half-private": SplitHalfPrivate(first_probe=2),
+    "timed": Timed(deadline=0.2, failures=0.2),
+    "timed-buffered": Timed(method="split-half", mode="buffered", buffer=2),
+    "timed-one": Timed(mode="buffered", buffer=1, concurrency=2, failures=0.2),
     "split-half-private-one": SplitHalfPrivate(first_probe=1, levels=2, steps=3),
 }
 
@@ -178,6 +182,7 @@ IN_FEW_ROUNDS: dict[str, Any] = {
     "fedfa": FedFA(),
     "cfl-gp": CFLGP(models=2, period=1, sketch=64, fraction=0.6),
     "clove": CLoVE(models=2, fraction=0.6),
+    "timed": Timed(mode="buffered", buffer=2),
     "feddrift": FedDrift(period=1, delta=1e-3, fraction=0.6),
     "ifca": IFCA(models=2, initial="kmeans++", initial_epochs=1, restarts=2, restart_rounds=1),
     "flsc": FLSC(models=3, first="random", fraction=0.6),

@@ -147,6 +147,7 @@ def test_settings_are_those_of_methods() -> None:
         "fedbn",
         "scaffold",
         "fedamp",
+        "timed",
     }
     assert set(METHODS) - elsewhere <= set(regret.SETTINGS["frozen"])
 

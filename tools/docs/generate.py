@@ -28,6 +28,7 @@ import decision_tables
 import drift_tables
 import example_source
 import experiment_tables
+import fleet_tables
 import flux_tables
 import method_table
 import problem_tables
@@ -360,6 +361,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     **problem_tables.PARTS,
     **example_source.PARTS,
     **published_tables.PARTS,
+    **fleet_tables.PARTS,
     **flux_tables.PARTS,
     **standing_tables.PARTS,
     **choosing_tables.PARTS,

@@ -52,6 +52,7 @@ FACTS = {
     "fedavg": ONE_MODEL,
     "fedprox": ONE_MODEL,
     "fedopt": Facts("as its method", "any", "as its method", "any", "any", "its method's"),
+    "timed": Facts("as its method", "any", "as its method; sizes", "any", "any", "its method's"),
     "scaffold": Facts("one model", "–", "each update", "2", "1", "the model"),
     "independent": Facts("alone", "–", "nothing", "0", "0", "initial model"),
     "cfl": Facts("groups", "found", "each update", "1", "1", "walk down a tree"),

@@ -465,7 +465,7 @@ def _add_reading_arguments(command_parsers: dict[str, Parser]) -> None:
     command_parsers["plot"].add_argument(
         "kind",
         metavar="KIND",
-        help="groups, score, clients, accuracy, loss, similarity, criteria, traffic or partition",
+        help="groups, score, clients, accuracy, loss, similarity, criteria, traffic, time or partition",
     )
     command_parsers["plot"].add_argument(
         "-o", "--out", metavar="FILE", required=True, help="the figure: .pdf, .png or .svg"
@@ -477,7 +477,7 @@ def _add_reading_arguments(command_parsers: dict[str, Parser]) -> None:
         "--metric",
         metavar="M",
         default="",
-        help="the metric of score and clients, such as loss (the main metric)",
+        help="the metric of score, time and clients, such as loss (the main metric)",
     )
     command_parsers["plot"].add_argument(
         "--data", metavar="DIR", help="for partition: folder of the data set's files (COTERIE_DATA)"

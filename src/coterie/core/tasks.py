@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 import torch
@@ -253,6 +253,7 @@ class Holdout:
             )
 
 
+@runtime_checkable
 class Question(Protocol):
     """A question to a client whose answer is only added up: no server reads a single answer.
 

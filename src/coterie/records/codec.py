@@ -35,10 +35,15 @@ Json = Any
 CONTRACT_CLASSES: Mapping[str, type[Any]] = {
     "assignment": core.Assignment,
     "criterion": core.Criterion,
+    "holdout": core.Holdout,
     "neighbours": core.Neighbours,
     "note": core.Note,
+    "personal": core.Personal,
     "plan": core.Plan,
+    "private-plan": core.PrivatePlan,
+    "private-task": core.PrivateTask,
     "replies": core.Replies,
+    "stage": core.Stage,
     "task": core.Task,
     "training": core.Training,
 }

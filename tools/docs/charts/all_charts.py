@@ -13,6 +13,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 from tools.docs.charts.comparison import comparison_chart  # noqa: E402
 from tools.docs.charts.decisions import decision_chart  # noqa: E402
 from tools.docs.charts.drift import drift_chart  # noqa: E402
+from tools.docs.charts.fleet import fleet_chart  # noqa: E402
 from tools.docs.charts.gaps import gap_chart  # noqa: E402
 from tools.docs.charts.personal import personal_chart  # noqa: E402
 from tools.docs.charts.published import published_chart  # noqa: E402
@@ -27,6 +28,7 @@ CHARTS: Mapping[str, Callable[[], Drawing]] = {
     "comparison": comparison_chart,
     "decisions": decision_chart,
     "drift": drift_chart,
+    "fleet": fleet_chart,
     "gaps": gap_chart,
     "personal": personal_chart,
     "published": published_chart,

@@ -39,5 +39,6 @@ METHOD_DRAWINGS: dict[str, Callable[[], Drawing]] = {
     "split-half": methods_of_groups.split_half,
     "split-half-private": methods_of_choice.split_half_private,
     "split-half-sums": methods_of_choice.split_half_sums,
+    "timed": methods_of_one_model.timed,
     "tuned": methods_of_one_model.tuned,
 }

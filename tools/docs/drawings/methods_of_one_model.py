@@ -113,6 +113,29 @@ def fedopt() -> Drawing:
     return drawing
 
 
+def timed() -> Drawing:
+    """Three devices of different speed on one axis of time, and the server's steps."""
+    drawing = sheet(
+        "Timed",
+        "who waits for whom",
+        "Three clients on an axis of time. The first has done four tasks, the second two, the third, "
+        "which is slow, one. The server takes a step when enough replies have arrived.",
+    )
+    lanes = ((46, (62, 126, 190, 254)), (86, (126, 254)), (126, (254,)))
+    for number, (y, ends) in enumerate(lanes):
+        colour = ("c0", "c1", "c2")[number]
+        client(drawing, 34, y, colour)
+        start = 62
+        for end in ends:
+            finish = end + 62
+            drawing.arrow((start, y), (finish - 8, y), colour=colour, width=STRONG)
+            start = finish
+    for x in (188, 252, 316):
+        drawing.line((x, 26), (x, 146), colour="accent", dashed=True)
+    drawing.text(188, 166, "steps of the server", anchor="middle")
+    return drawing
+
+
 def fedfa() -> Drawing:
     """One model that looks to the clients that it fits badly."""
     drawing = sheet(

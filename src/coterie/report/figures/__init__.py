@@ -14,13 +14,13 @@ from coterie.report.words import MAX_RUNS_NAMED
 from coterie.settings import UserError, known_list, nearest
 from coterie.settings.calls import public
 
-OVER_ROUNDS = ("score", "accuracy", "loss", "traffic")
+OVER_ROUNDS = ("score", "accuracy", "loss", "traffic", "time")
 """Kinds with a curve for each method, if there are several runs."""
 
 OF_SEVERAL = (*OVER_ROUNDS, "clients")
 """Kinds that several runs can share."""
 
-OF_A_METRIC = ("score", "clients")
+OF_A_METRIC = ("score", "time", "clients")
 """Kinds of which the metric can be chosen."""
 
 RECORDED_KINDS = (
@@ -32,6 +32,7 @@ RECORDED_KINDS = (
     "similarity",
     "criteria",
     "traffic",
+    "time",
 )
 """Kinds that show what runs recorded."""
 
@@ -60,7 +61,7 @@ def plot(
 
     Args:
         run: A run directory, or a folder with a single one. For ``score``, ``accuracy``, ``loss``,
-            ``traffic`` and ``clients`` also several, or a folder of several: the mean over clients,
+            ``traffic``, ``time`` and ``clients`` also several, or a folder of several: the mean over clients,
             or the bytes. Runs that differ in their seed alone are one curve, with the 95 %
             interval. For ``partition`` also a scenario or its name, a world, a function that makes
             the world of a seed, or an experiment file.
@@ -68,11 +69,12 @@ def plot(
             ``clients`` (a dot for each client at its last score, a strip for each method),
             ``accuracy`` or ``loss`` (of every group and its clients), ``similarity`` (the matrices
             on which decisions were based), ``criteria`` (the numbers that the method compared),
-            ``traffic`` (bytes and seconds) or ``partition`` (who has how many training examples of
+            ``traffic`` (bytes and seconds), ``time`` (the main metric by virtual time, of runs of
+            ``timed``) or ``partition`` (who has how many training examples of
             which class).
         out: The file to write, a .pdf, .png or .svg.
         round: For ``similarity``, the round of the matrices; None for the last round that has one.
-        metric: For ``score`` and ``clients``, any metric that the runs recorded; empty for the main
+        metric: For ``score``, ``time`` and ``clients``, any metric that the runs recorded; empty for the main
             one.
         trust_code: For ``partition``, whether a scenario or a model that a recorded file names as
             ``package.module:Name`` may be imported.
@@ -95,7 +97,7 @@ def plot(
     if round is not None and kind != "similarity":
         raise UserError(f"--round is for similarity; {kind} is drawn over all rounds")
     if metric and kind not in OF_A_METRIC:
-        raise UserError(f"--metric is for {' and '.join(OF_A_METRIC)}, and not for {kind}")
+        raise UserError(f"--metric is for score, time and clients, and not for {kind}")
     style.check_installed("figures", "report")
     style.load()
     # These modules need Matplotlib.
@@ -120,6 +122,6 @@ def plot(
             f"({', '.join(OF_SEVERAL)} show several): name {named}"
         )
     gathered_runs = list(map(gather, folders))
-    if len(gathered_runs) > 1:
+    if len(gathered_runs) > 1 or kind == "time":
         return style.write(lambda: several.figure(gathered_runs, kind, metric), [out])[0]
     return style.write(lambda: drawings.figure(gathered_runs[0], kind, round, metric), [out])[0]

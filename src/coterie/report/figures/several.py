@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,20 +20,25 @@ from coterie.report.setting_differences import named
 from coterie.report.summary import Summary, interval, summarised
 from coterie.settings import UserError
 
+VIRTUAL_SECONDS = "virtual seconds"
+"""The number of a note that has the virtual time at the end of a round."""
+
 
 def figure(runs: Sequence[Gathered], kind: str, metric: str = "") -> Figure:
     """Draw a curve for each method: a metric over honest clients, or bytes so far, the mean over seeds with its 95 % interval.
 
+    The horizontal axis shows rounds, or the virtual time of a method that records it.
+
     Args:
         runs: The runs.
         kind: One of :data:`coterie.report.figures.OVER_ROUNDS`.
-        metric: For ``score``, the metric; empty for the main one.
+        metric: For ``score`` and ``time``, the metric; empty for the main one.
 
     Raises:
         UserError: If a run has no such numbers, or the main metrics of the runs differ.
     """
     metric = metric or kind
-    if metric == "score":
+    if metric in ("score", "time"):
         # Scores of different metrics have no common axis.
         main_metrics = list(dict.fromkeys(shown_as(run.lines[-1]).main for run in runs))
         if len(main_metrics) > 1:
@@ -45,13 +50,20 @@ def figure(runs: Sequence[Gathered], kind: str, metric: str = "") -> Figure:
     run_of_folder = {str(run.folder): run for run in runs}
     entries = same_but_seed(summarised(run.folder, run.description, run.lines, []) for run in runs)
     # 2. The mean over seeds in the rounds that all of them have, and its interval.
+    longest = 0.0
     height = 2.1 + LINE_HEIGHT * math.ceil((len(entries) + 1) / 2)
     drawing, ((axes,),) = panels(1, width=COLUMN, height=height)
     for line_number, (label, entry) in enumerate(zip(curve_labels(entries), entries, strict=True)):
         curves = []
+        times = []
         for summary in entry:
             run = run_of_folder[summary["run_dir"]]
             curves.append(_bytes_so_far(run) if kind == "traffic" else _scores(run, metric))
+            times.append(_virtual_times(run) if kind == "time" else {})
+        if kind == "time":
+            # Seeds have tests at different times: all are read at the same moments.
+            curves = _at_moments(curves, times)
+            longest = max(longest, *curves[0])
         rounds = [round for round in curves[0] if all(round in one for one in curves)]
         intervals = [interval([one[round] for one in curves]) for round in rounds]
         look = numbered(line_number)
@@ -71,6 +83,8 @@ def figure(runs: Sequence[Gathered], kind: str, metric: str = "") -> Figure:
             axes.fill_between(rounds, lower, upper, color=look["color"], alpha=0.18, linewidth=0)
     # The longest run sets the width.
     over_rounds(axes, max(len(run.lines) for run in runs))
+    if kind == "time":
+        axes.set(xlabel="virtual time in seconds", xlim=(0, longest))
     # No axis shows values that the metric cannot have.
     axes.set_ylim(*(within_limits(end, metric) for end in axes.get_ylim()))
     axes.set_ylabel("MB sent so far" if kind == "traffic" else metric)
@@ -78,7 +92,7 @@ def figure(runs: Sequence[Gathered], kind: str, metric: str = "") -> Figure:
     return drawing
 
 
-def _scores(run: Gathered, metric: str) -> dict[int, float]:
+def _scores(run: Gathered, metric: str) -> dict[float, float]:
     """Return round -> the metric over the honest clients, as in summaries."""
     mean_of_round = {}
     for line in run.lines:
@@ -94,10 +108,61 @@ def _scores(run: Gathered, metric: str) -> dict[int, float]:
     return mean_of_round
 
 
-def _bytes_so_far(run: Gathered) -> dict[int, float]:
+def _bytes_so_far(run: Gathered) -> dict[float, float]:
     """Return round -> MB that clients and server have sent up to it."""
     round_bytes = [line["bytes_up"] + line["bytes_down"] for line in run.lines]
     return dict(enumerate((np.cumsum(round_bytes) / 1e6).tolist(), 1))
+
+
+def _virtual_times(run: Gathered) -> dict[float, float]:
+    """Return round -> the virtual time at its end, in seconds.
+
+    Raises:
+        UserError: The run's method records no virtual time.
+    """
+    time_of_round = {}
+    for line in run.lines:
+        for note in line["notes"]:
+            if VIRTUAL_SECONDS in note["numbers"]:
+                time_of_round[line["round"]] = note["numbers"][VIRTUAL_SECONDS]
+    if not time_of_round:
+        raise UserError(
+            f"{run.folder} has no virtual time, which only the method timed records: draw score instead"
+        )
+    return time_of_round
+
+
+def _at_moments(
+    curves: Sequence[Mapping[float, float]], times: Sequence[Mapping[float, float]]
+) -> list[dict[float, float]]:
+    """Return curves over time, each with its last value before every moment.
+
+    Args:
+        curves: Of each seed, round -> value.
+        times: Of each seed, round -> time.
+
+    Returns:
+        Of each seed, moment -> value; the moments are the same, from the first at which all seeds
+        have a value to the last.
+    """
+    value_at_time = []
+    for curve_of_seed, time_of_round in zip(curves, times, strict=True):
+        value_at_time.append(
+            {time_of_round[round]: value for round, value in curve_of_seed.items()}
+        )
+    first = max(min(values) for values in value_at_time)
+    last = min(max(values) for values in value_at_time)
+    moments = sorted({moment for values in value_at_time for moment in values})
+    sampled = []
+    for values in value_at_time:
+        own_moments = np.array(sorted(values))
+        value_of_moment = {}
+        for moment in moments:
+            if first <= moment <= last:
+                latest = own_moments[np.searchsorted(own_moments, moment, side="right") - 1]
+                value_of_moment[moment] = values[float(latest)]
+        sampled.append(value_of_moment)
+    return sampled
 
 
 def curve_labels(entries: Sequence[Sequence[Summary]]) -> list[str]:

@@ -1,0 +1,108 @@
+"""Accuracy by virtual time: rounds, deadlines and buffers, with and without groups.
+
+    python benchmarks/fleet.py [--seeds 3] [--scale small --out FILE]
+
+Twenty clients of digits, a quarter of them with fast and a quarter with slow devices. All runs of a
+method see about as many replies. The measure is the virtual time at which the mean accuracy first
+is at a target, a share of what rounds that wait for all clients end with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import coterie
+from coterie.contrib.fleet import Timed
+from coterie.report.figures.several import VIRTUAL_SECONDS
+from coterie.settings import UserError
+
+OUT = Path(__file__).resolve().parent / "results" / "fleet.jsonl"
+
+SCENARIOS = ("digits/iid", "digits/label-permutation")
+METHODS = ("fedavg", "split-half")
+NUM_CLIENTS = 20
+REPLIES_OF_RUN = {"full": 800, "small": 40}
+"""Scale -> replies that a run without losses has."""
+
+WAYS: Mapping[str, tuple[dict[str, Any], int]] = {
+    "rounds": ({}, 20),
+    "rounds, deadline 0.2 s": ({"deadline": 0.2}, 20),
+    "rounds, 4 of 5 clients": ({"over_selection": 1.25}, 20),
+    "buffer of 10": ({"mode": "buffered", "buffer": 10}, 10),
+    "buffer of 5": ({"mode": "buffered", "buffer": 5}, 5),
+    "asynchronous": ({"mode": "buffered", "buffer": 1}, 1),
+}
+"""Way of waiting -> settings, and replies for a step of the server."""
+
+
+def measured(scenario: str, method: str, way: str, seed: int, num_replies: int) -> dict[str, Any]:
+    """Run a method in virtual time: the row of results."""
+    settings, replies_of_step = WAYS[way]
+    # A step of the server counts as a round: periods in rounds become as long as before.
+    if method == "split-half":
+        longer = NUM_CLIENTS // replies_of_step
+        inner: Any = coterie.METHODS[method](probe_every=4 * longer, review_every=8 * longer)
+    else:
+        inner = method
+    num_rounds = num_replies // replies_of_step
+    curve = []
+    lost = 0.0
+    world = coterie.SCENARIOS[scenario].build(seed)
+    every = max(num_rounds // 40, 1)
+    for done in coterie.run(
+        Timed(method=inner, **settings),
+        world,
+        rounds=num_rounds,
+        seed=seed,
+        workers=1,
+        eval_every=every,
+    ):
+        numbers = [note.numbers for note in done.notes if VIRTUAL_SECONDS in note.numbers]
+        lost += sum(number["lost device seconds"] for number in numbers)
+        if done.scores:
+            accuracies = [score["accuracy"] for score in done.scores.values()]
+            curve.append([round(numbers[-1][VIRTUAL_SECONDS], 3), round(fmean(accuracies), 4)])
+    return {
+        "scenario": scenario,
+        "method": method,
+        "way": way,
+        "seed": seed,
+        "groups": len(done.groups),
+        "curve": curve,
+        "worst": round(min(accuracies), 4),
+        "lost": round(lost, 2),
+    }
+
+
+def options() -> argparse.ArgumentParser:
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--scale", choices=tuple(REPLIES_OF_RUN), default="full")
+    parser.add_argument("--out", type=Path, default=OUT)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    asked = options().parse_args(arguments)
+    if asked.scale == "small" and asked.out == OUT:
+        raise UserError("--scale small measures nothing: give another --out")
+    rows = []
+    for seed in range(asked.seeds):
+        for scenario in SCENARIOS:
+            for method in METHODS:
+                for way in WAYS:
+                    row = measured(scenario, method, way, seed, REPLIES_OF_RUN[asked.scale])
+                    rows.append(row)
+                    print(scenario, method, way, seed, row["curve"][-1], row["groups"], flush=True)
+    asked.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
