@@ -105,7 +105,7 @@ def over_rounds(axes: Axes, num_rounds: int) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
 
 
-def curve(axes: Axes, rounds: Sequence[int], values: Any, **look: Any) -> None:
+def curve(axes: Axes, rounds: Sequence[float], values: Any, **look: Any) -> None:
     """Draw a line with about eight markers."""
     axes.plot(rounds, values, markevery=math.ceil(len(rounds) / 8), **look)
 
