@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.data import splits
+from coterie.data.augmentation import crop_and_flip
 from coterie.data.examples import Pool
-from coterie.data.shift import Shift, crop_and_flip, label_swaps, rotations
+from coterie.data.shift import Shift, label_swaps, rotations
 from coterie.data.splits import Selections, Views
 from coterie.randomness import generator
 from coterie.settings import SettingError, UserError

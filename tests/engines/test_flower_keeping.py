@@ -13,12 +13,14 @@ pytest.importorskip("flwr", reason="Flower is not installed")
 
 from flwr.app import Context, Message, RecordDict
 
+from coterie.core import Training
 from coterie.data.world import World
 from coterie.engines import rounds as inprocess
 from coterie.engines.flower.client import ClientMemory
-from coterie.methods import FedPer
+from coterie.methods import Ditto, FedAvg, FedPer
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
+from coterie.settings import SettingError
 from flowered import FIRST, Here, app_of, strategy_of
 from small import mlp, world
 
@@ -175,3 +177,33 @@ def test_a_run_stopped_in_its_first_round_can_be_begun_again(tmp_path: Path) -> 
     for name in ("lock", "nodes.json"):
         (tmp_path / "run" / name).write_bytes(b"")
     strategy_of(FedPer(), tried, out=tmp_path / "run").start(nodes(tried, None), num_rounds=1)
+
+
+@pytest.mark.parametrize("with_files", [True, False])
+def test_states_of_optimizers_stay_at_nodes_and_give_the_numbers_of_one_process(
+    with_files: bool, tmp_path: Path
+) -> None:
+    training = Training(optimizer="adam", keep_optimizer=True, lr=0.02, batch=4)
+    tried = replace(world(IDS), training=training)
+    whole = list(inprocess.rounds(FedAvg(), tried, rounds=4, workers=1))
+    reset = replace(tried, training=replace(training, keep_optimizer=False))
+    *_, others = inprocess.rounds(FedAvg(), reset, rounds=4, workers=1)
+    # The server begins anew after two rounds; the nodes go on, or begin anew with their files.
+    grid = nodes(tried, tmp_path / "kept" if with_files else None)
+    strategy_of(FedAvg(), tried, out=tmp_path / "run").start(grid, num_rounds=2)
+    strategy = strategy_of(FedAvg(), tried, out=tmp_path / "run")
+    again = nodes(tried, tmp_path / "kept") if with_files else grid
+    strategy.start(again, num_rounds=4)
+    assert strategy.last is not None
+    models = strategy.last.assignment.models
+    torch.testing.assert_close(models, whole[-1].assignment.models, rtol=1e-4, atol=1e-6)
+    assert (models - others.assignment.models).abs().max() > 1e-3
+    # The server has none of them.
+    assert strategy.last.position.kept == {}
+
+
+def test_a_method_whose_tasks_have_several_trainings_is_refused(tmp_path: Path) -> None:
+    training = Training(optimizer="adam", keep_optimizer=True)
+    tried = replace(world(IDS), training=training)
+    with pytest.raises(SettingError, match="keep_optimizer must be false with ditto"):
+        strategy_of(Ditto(), tried, out=tmp_path / "run")

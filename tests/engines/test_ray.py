@@ -32,7 +32,7 @@ from coterie.boundary import Boundary  # noqa: E402
 from coterie.cli import main  # noqa: E402
 from coterie.contrib.ray import cluster as engine  # noqa: E402
 from coterie.contrib.ray.cluster import Cluster, ClusterNode, Station, divided, means_of  # noqa: E402
-from coterie.core import Means, Round  # noqa: E402
+from coterie.core import OPTIMIZER, Means, Round, Training  # noqa: E402
 from coterie.data.adversaries import Attack  # noqa: E402
 from coterie.data.world import World, whole  # noqa: E402
 from coterie.engines import exchange as exchanges  # noqa: E402
@@ -270,6 +270,19 @@ def test_nodes_send_means_and_sketches(method: Any, nearby: Any) -> None:
     means = [found for actor in actors for name, found in actor.seen if name == "reduce"]
     assert all(len(rows) == len(groups) <= 6 for groups, rows, _ in means)
     assert len(means) >= 6
+
+
+def of_adam() -> World:
+    training = Training(optimizer="adam", keep_optimizer=True, lr=0.01)
+    return replace(world_of_six(), training=training)
+
+
+def test_states_of_optimizers_go_to_nodes_and_come_back(nearby: Any) -> None:
+    # With one node also the means, from which the next training starts, have the same bits.
+    cluster, _ = nearby(of_adam, dies=(None,))
+    found, expected = both(cluster, FedAvg(), of_adam())
+    same(found, expected, exact=True)
+    assert found[-1].position.kept[OPTIMIZER].keys() == of_adam().clients.keys()
 
 
 def test_models_are_put_once_for_all_nodes(nearby: Any, monkeypatch: pytest.MonkeyPatch) -> None:

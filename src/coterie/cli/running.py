@@ -296,7 +296,7 @@ def _to_continue(arguments: argparse.Namespace, run: Run, folder: Path) -> str:
         options_to_repeat.append(f" --address {arguments.address}")
     # A name with a colon stands for code: package.module:Name.
     has_own_code = ":" in run.experiment.setup.model or ":" in run.experiment.scenario
-    if has_own_code or place_of(type(run.method)):
+    if has_own_code or place_of(type(run.method)) or run.experiment.training.own_code:
         options_to_repeat.append(" --trust-code")
     if arguments.secret_file:
         options_to_repeat.append(f" --secret-file {arguments.secret_file}")

@@ -36,7 +36,7 @@ from coterie.core.method import (
     Method,
     serving_tasks,
 )
-from coterie.core.needs import FEATURES, Feature, Needs, check_declared, needs_of
+from coterie.core.needs import FEATURES, Feature, Needs, check_declared, check_training, needs_of
 from coterie.core.notes import P_VALUE, Criterion, Effect, Note, Sign, tested
 from coterie.core.replies import (
     WORST_LOSS,
@@ -51,7 +51,7 @@ from coterie.core.replies import (
     rows_without,
     weights,
 )
-from coterie.core.rounds import HALVES, Kept, Position, Round
+from coterie.core.rounds import HALVES, OPTIMIZER, Kept, Position, Round
 from coterie.core.tasks import (
     STATISTICS,
     WITH_NEIGHBOURS,
@@ -77,6 +77,7 @@ __all__ = [
     "HALVES",
     "LONGEST_NAME",
     "MEANS",
+    "OPTIMIZER",
     "P_VALUE",
     "STATES",
     "STATISTICS",
@@ -124,6 +125,7 @@ __all__ = [
     "as_groups",
     "average",
     "check_declared",
+    "check_training",
     "group_means",
     "groups_by",
     "joined",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from coterie.core.tasks import Plan, Task
+from coterie.core.tasks import Plan, Task, Training
 from coterie.settings import SettingError
 from coterie.settings.calls import public
 
@@ -224,6 +224,31 @@ def check_declared(method: Any, plan: Plan) -> None:
                 raise SettingError(
                     f"{method.name} needs {part.need!r} of a plan, which its needs do not declare: set Needs.sums_only to false"
                 )
+
+
+NOT_WITH_KEPT_OPTIMIZER: tuple[Feature, ...] = ("halves", "stages", "mixture", "personal-model")
+"""What takes several trainings in one task, each of which would need an optimizer of its own."""
+
+
+def check_training(method: Any, training: Training) -> None:
+    """Refuse settings of local training that a method's tasks cannot follow.
+
+    Args:
+        method: The method.
+        training: The settings.
+
+    Raises:
+        SettingError: The optimizer is to keep its state, and clients train several models in one task.
+    """
+    if not training.keep_optimizer:
+        return
+    declared = needs_of(method).declared
+    for feature in NOT_WITH_KEPT_OPTIMIZER:
+        if feature in declared:
+            raise SettingError(
+                f"Training.keep_optimizer must be false with {method.name}, which asks a client {IN_WORDS[feature]}: "
+                "one task has several trainings, and no optimizer goes on from one to the next"
+            )
 
 
 def all_methods(method: Any) -> Iterator[Any]:

@@ -21,6 +21,10 @@ HALVES = "/halves"
 """What follows the name of a part in :class:`~coterie.Position` where clients keep the sketches of their
 halves."""
 
+OPTIMIZER = "/optimizer"
+"""What follows the name of a part in :class:`~coterie.Position` where clients keep the states of their
+optimizers."""
+
 # A string, because commands that only read start without torch.
 Kept = Mapping[str, Mapping[Client, "torch.Tensor"]]
 """Name of a plan's part -> client -> its own values, see :class:`~coterie.Position`."""
@@ -38,7 +42,8 @@ class Position:
         kept: Name of a plan's part -> client -> its own values, shape ``(d,)``, of the layers that
             stay with it; NaN in the other columns. A plan without parts has the empty name. Values
             of a mixture have one more entry, its weight. The sketches ``(2, k)`` of a client's
-            halves are under the name of the part followed by ``/halves``.
+            halves are under the name of the part followed by ``/halves``, and the bytes of its
+            optimizer's state under that followed by ``/optimizer``.
         members: The clients that take part.
         missed: Client -> number of consecutive rounds without an answer.
         names: Client -> its name; empty if clients have no names.

@@ -15,7 +15,13 @@ from coterie.core.clients import Client
 from coterie.extensions import entry_points, provided
 from coterie.settings import SettingError, check, setting
 from coterie.settings.calls import public
-from coterie.settings.optimizers import OWN_OPTIMIZERS, as_options, check_named, rate_of_round
+from coterie.settings.optimizers import (
+    OWN_OPTIMIZERS,
+    as_options,
+    check_named,
+    is_own,
+    rate_of_round,
+)
 
 Weighting = Literal["data", "uniform"]
 """The weights of a mean: by training examples, or equal."""
@@ -59,11 +65,15 @@ class Training:
     )
     optimizer: str = setting(
         "sgd",
-        "sgd, adam, a class of torch.optim, such as torch.optim:AdamW, or of an extension, such as dp-sgd; "
-        "its state is reset in every exchange",
+        "sgd, adam, a class of torch.optim, such as torch.optim:AdamW, package.module:Name of your own, or of an extension, "
+        "such as dp-sgd",
     )
     optimizer_options: tuple[str, ...] = setting(
         (), "arguments of the optimizer, unless it is sgd or adam: a table, or name=value each"
+    )
+    keep_optimizer: bool = setting(
+        False,
+        "whether a client's optimizer keeps its state, such as momenta; otherwise each exchange begins with a new one",
     )
     momentum: float = setting(0.0, "momentum of SGD", ge=0, lt=1)
     weight_decay: float = setting(0.0, "L2 penalty added to the gradient", ge=0)
@@ -71,6 +81,10 @@ class Training:
         None, "maximum L2 norm of a gradient; larger gradients are scaled down", gt=0
     )
     proximal: float = setting(0.0, "weight of FedProx's proximal term (μ)", ge=0)
+    augment: str | None = setting(
+        None,
+        "augmentation of training batches: crop-flip or flip for images, or package.module:function of your own",
+    )
 
     def __post_init__(self) -> None:
         for name in ("optimizer_options", "schedule_options"):
@@ -90,6 +104,22 @@ class Training:
                 f"Training.{name} is for sgd and adam, got {getattr(self, name):g} with {self.optimizer}: write "
                 f"Training.optimizer_options.{name}"
             )
+        if self.keep_optimizer and self.own_optimizer is not None:
+            raise SettingError(
+                f"Training.keep_optimizer must be false with {self.optimizer}, whose state ends with each exchange"
+            )
+        if self.keep_optimizer and self.optimizer == "sgd" and not self.momentum:
+            raise SettingError(
+                "Training.keep_optimizer needs an optimizer with a state, got sgd without momentum: set Training.momentum, "
+                "or Training.optimizer"
+            )
+
+    @property
+    def own_code(self) -> dict[str, str]:
+        """What it is -> its name ``package.module:Name``, of code of the user's own that training calls."""
+        names = {"optimizer": self.optimizer if is_own(self.optimizer) else None}
+        names["augmentation"] = self.augment if ":" in (self.augment or "") else None
+        return {kind: name for kind, name in names.items() if name is not None}
 
     @property
     def own_optimizer(self) -> Any | None:

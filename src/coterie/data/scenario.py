@@ -22,6 +22,7 @@ from coterie.core import Groups, Training, as_groups
 from coterie.data import datasets
 from coterie.data.adversaries import AdversarySettings
 from coterie.data.attendance import AttendanceSettings
+from coterie.data.augmentation import crop_and_flip
 from coterie.data.datasets import DATASETS, OWN_DATA
 from coterie.data.datasets.source import FAMILIES, OWN_SOURCES, DatasetSettings, settings_class
 from coterie.data.datasets.table import is_table_file
@@ -32,7 +33,7 @@ from coterie.data.partition import RENEWABLE, PartitionSettings, Parts
 from coterie.data.parts import ScenarioPart, combined, flat_names
 from coterie.data.presets import PRESETS
 from coterie.data.scaling import ScalingSettings, standardized
-from coterie.data.shift import Shift, ShiftSettings, crop_and_flip, deal
+from coterie.data.shift import Shift, ShiftSettings, deal
 from coterie.data.splits import HoldOutSettings, Selections, Views, hold_out
 from coterie.data.world import ClientData, Drift, World, with_attacks
 from coterie.extensions import imported

@@ -284,39 +284,3 @@ def concepts(groups: int, pool: Pool) -> list[Shift]:
             f"Scenario.groups must be at most the {concept_count} concepts of the data set with shift concept, got {groups}"
         )
     return [Shift(column=column) for column in columns]
-
-
-# ----------------------------------------------------------------------------------------------------
-# Augmentation of training images.
-
-
-def crop_and_flip(
-    images: torch.Tensor, generator: torch.Generator, margin: int = 4
-) -> torch.Tensor:
-    """Augment images: a random crop of the zero-padded image, and a horizontal flip of half of the images.
-
-    This is the usual augmentation of CIFAR.
-
-    Args:
-        images: The images ``(b, C, H, W)``.
-        generator: Draws the crops and the flips.
-        margin: Greatest shift, and width of the padding, in pixels.
-
-    Returns:
-        Images of the same shape.
-    """
-    image_count, _, height, width = images.shape
-    offsets = torch.randint(0, 2 * margin + 1, (2, image_count), generator=generator)
-    is_mirrored = torch.randint(0, 2, (image_count,), generator=generator).bool()
-    # For each image, the columns and rows of the padded image from which the result's come.
-    source_columns = torch.arange(width).expand(image_count, width)
-    mirrored_columns = source_columns.flip(1)
-    source_columns = torch.where(is_mirrored[:, None], mirrored_columns, source_columns)
-    source_columns = source_columns + offsets[1][:, None]
-    source_rows = torch.arange(height) + offsets[0][:, None]
-    image_numbers = torch.arange(image_count)[:, None, None]
-    # Take each image's window from the image with a black margin.
-    padded = torch.nn.functional.pad(images, (margin,) * 4)
-    channels_last = padded.permute(0, 2, 3, 1)
-    windows = channels_last[image_numbers, source_rows[:, :, None], source_columns[:, None, :]]
-    return windows.permute(0, 3, 1, 2).contiguous()

@@ -21,6 +21,7 @@ from coterie.clustering.sketch import unchecked_sketch
 from coterie.core import (
     CHUNK,
     HALVES,
+    OPTIMIZER,
     AppliedLimits,
     Candidate,
     Client,
@@ -74,20 +75,35 @@ def exchange(
     # Carry out the parts one after the other, each with what its clients keep for it.
     for part_number, (part_name, part) in enumerate(plan.leaves()):
         own_values = kept_values.get(part_name, {})
+        optimizer_states = kept_values.get(part_name + OPTIMIZER, {})
         # Only sums reach the server, which sees no single update.
         if part.need == "sums" or pool.wire.boundary.masks:
             sums_exchange = sums_extension()
             half_sketches = kept_values.get(part_name + HALVES, {})
             part_as_taken = sums_exchange.as_taken(part, half_sketches)
             collected = Collected(
-                pool, part_as_taken, own_values, exchange_key, part_number, clock, screens=False
+                pool,
+                part_as_taken,
+                own_values,
+                optimizer_states,
+                exchange_key,
+                part_number,
+                clock,
+                screens=False,
             )
             replies[part_name], kept_values[part_name + HALVES] = sums_exchange.carry_out(
                 collected, half_sketches
             )
         else:
             collected = Collected(
-                pool, part, own_values, exchange_key, part_number, clock, screens=True
+                pool,
+                part,
+                own_values,
+                optimizer_states,
+                exchange_key,
+                part_number,
+                clock,
+                screens=True,
             )
             # Single updates are in memory together if the plan needs them, or if they fit.
             at_once = collected.window >= len(part.tasks)
@@ -96,6 +112,7 @@ def exchange(
             else:
                 replies[part_name] = means_exchange(collected)
         kept_values[part_name] = collected.kept
+        kept_values[part_name + OPTIMIZER] = collected.optimizer_states
         held_losses_of_parts[part_name] = collected.held_losses
         if plan.parts and replies[part_name].updates is not None:
             # The next part uses the same memory.
@@ -220,6 +237,7 @@ class Collected:
         pool: The worker processes and their clients.
         plan: The plan.
         own_values: Client -> the values ``(d,)`` that it keeps, before the exchange.
+        optimizer_states: Client -> the bytes of its optimizer's state, before the exchange.
         key: The seed, the exchange, and the round counted from 0.
         part_number: The position of the plan among the parts that are carried out together.
         clock: Adds up the seconds.
@@ -228,6 +246,7 @@ class Collected:
 
     Attributes:
         kept: Client -> the values that it keeps, after the exchange.
+        optimizer_states: Client -> the bytes of its optimizer's state, after the exchange.
         results: Client -> its result, if it was not refused.
         refused: Client -> why it was refused.
         window: How many updates are in memory at a time.
@@ -238,6 +257,7 @@ class Collected:
         pool: ClientPool,
         plan: Plan,
         own_values: Mapping[Client, Tensor],
+        optimizer_states: Mapping[Client, Tensor],
         key: tuple[int, int, int],
         part_number: int,
         clock: Clock,
@@ -256,6 +276,7 @@ class Collected:
         self.counted = pool.robust.counted(self.claims) if screens else self.claims
         self.window = window(plan, pool.layout.size, pool.robust.needs_all) * pool.machines(plan)
         self.kept = dict(own_values)
+        self.optimizer_states = dict(optimizer_states)
         self.results: dict[Client, ClientResult] = {}
         self.refused: dict[Client, str] = {}
         self._scaled: dict[Client, float] = {}
@@ -271,7 +292,12 @@ class Collected:
             wave_clients = self.clients[wave_start : wave_start + self.window]
             with self.clock("train"):
                 results = self.pool.train(
-                    self.plan, wave_clients, self.own_values, self.key, self.number
+                    self.plan,
+                    wave_clients,
+                    self.own_values,
+                    self.key,
+                    self.number,
+                    self.optimizer_states,
                 )
             with self.clock("server"):
                 # The server's limits see the updates as they arrive, also those of adversaries.
@@ -337,8 +363,11 @@ class Collected:
         )
 
     def keep_own_values(self, results: Mapping[Client, ClientResult]) -> None:
-        """Move the layers that stay at clients from their updates into ``kept``, and personal models."""
+        """Move the layers that stay at clients from their updates into ``kept``, personal models, and states of optimizers."""
         for client, result in results.items():
+            if result.optimizer_state is not None:
+                state_bytes = bytearray(result.optimizer_state)
+                self.optimizer_states[client] = torch.frombuffer(state_bytes, dtype=torch.uint8)
             task = self.plan.tasks[client]
             keep_mask = self.pool.keep_mask(task)
             own_values = self.kept.get(client)

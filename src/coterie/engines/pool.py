@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -386,6 +387,7 @@ class ClientPool:
         own_values: Mapping[Client, Tensor],
         exchange_key: tuple[int, int, int],
         part_number: int = 0,
+        optimizer_states: Mapping[Client, Tensor] = MappingProxyType({}),
     ) -> dict[Client, ClientResult]:
         """Carry out the tasks of some clients of a plan.
 
@@ -396,6 +398,7 @@ class ClientPool:
                 columns.
             exchange_key: The seed, the exchange, and the round counted from 0.
             part_number: The position of the plan among the parts that are carried out together.
+            optimizer_states: Client -> the bytes of its optimizer's state after its last training.
 
         Returns:
             Client -> result, sorted by client id. The next call overwrites their rows.
@@ -417,6 +420,8 @@ class ClientPool:
                 number=part_number,
             )
             placed = self._placed(plan, order, own_values.get(client), reply_slot, personal_rows)
+            if client in optimizer_states:
+                placed = replace(placed, optimizer_state=optimizer_states[client].numpy().tobytes())
             placed_orders += self._divided(placed, more_slots)
         # All jobs write to rows of their own, so their order does not matter.
         runner = self.put(
@@ -531,7 +536,8 @@ class ClientPool:
                 return client_alone
             # Besides halves, only the personal model is trained.
             training = local.personal_training(training, task.personal)
-        if not treats_parameters_alone(training):
+        # Clients of a block share an optimizer, and so its count of steps.
+        if training.keep_optimizer or not treats_parameters_alone(training):
             return client_alone
         training_data = self._training_data(order)
         if order.half is not None and training_data.subjects is not None:

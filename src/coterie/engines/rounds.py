@@ -26,6 +26,7 @@ from coterie.core import (
     Replies,
     Round,
     check_declared,
+    check_training,
 )
 from coterie.data.objective import mean_probability
 from coterie.data.world import World
@@ -225,6 +226,7 @@ def setup(
     wire = wire_of(world, seed, boundary)
     check_membership(method, world)
     wire.check_method(method)
+    check_training(method, world.training)
     # What a method may know of the clients before the first round.
     layout = wire.layout
     federation = Federation(

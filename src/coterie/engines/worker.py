@@ -31,6 +31,7 @@ class PlacedOrder:
         personal_row: Row of the model matrix with the client's personal model, or None.
         personal_weight: Weight of the personal model in a mixture, or None.
         personal_slot: Row of the reply matrix for the new personal model. None if there is none.
+        optimizer_state: The state of the client's optimizer after its last training, or None.
     """
 
     order: Order
@@ -39,6 +40,7 @@ class PlacedOrder:
     personal_row: int | None = None
     personal_weight: float | None = None
     personal_slot: int | None = None
+    optimizer_state: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,7 @@ class Worker:
             self.data(order.client, order.task.holdout.share, self.world.step(order.round + 1)),
             personal_model,
             placed.personal_weight,
+            placed.optimizer_state,
         )
         return client_job.of_order(order)
 

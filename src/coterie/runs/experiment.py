@@ -49,6 +49,7 @@ from typing import Any, Protocol
 from coterie.boundary import Boundary, secret_of_environment, unlike_secret
 from coterie.core import Method, Position, Round, Training
 from coterie.data.adversaries import COLLUDING
+from coterie.data.augmentation import augmented
 from coterie.data.scenario import OwnWorld, Scenario, find, label
 from coterie.data.world import World
 from coterie.engines.workers import Hardware
@@ -292,7 +293,7 @@ class Experiment:
                 raise SettingError(
                     f"Experiment.{setting_name} needs engine inprocess, got {setting_value} with engine flower"
                 )
-        if self.training.own_optimizer is not None:
+        if self.training.own_optimizer is not None or "optimizer" in self.training.own_code:
             raise SettingError(
                 f"Training.optimizer {self.training.optimizer} needs engine inprocess or ray, got flower"
             )
@@ -386,7 +387,10 @@ class Experiment:
             UserError: See :meth:`check_consent`.
         """
         self.check_consent(self.setup.model)
-        world = replace(self.setup, training=self.training).build(seed, self.data)
+        if self.origin is not None and not self.origin.trusted:
+            for kind, name in self.training.own_code.items():
+                check_consent(name, self.origin.file, kind)
+        world = augmented(replace(self.setup, training=self.training).build(seed, self.data))
         if self.validation_share is None:
             return world
         return set_aside(world, self.validation_share, seed)

@@ -13,6 +13,7 @@ from typing import Any
 
 from coterie.boundary import Boundary, known_by
 from coterie.core import Method, Position, Round, Training
+from coterie.data.augmentation import augmented
 from coterie.data.cautions import cautions
 from coterie.data.scenario import OwnWorld, Scenario, find
 from coterie.data.world import World
@@ -104,6 +105,7 @@ def run(
     world = _setup_of(scenario).build(seed, data_folder(data))
     if training is not None:
         world = replace(world, training=table_of("training", training, world.training))
+    world = augmented(world)
     if validation_share is not None:
         if not 0 < validation_share <= 0.5:
             raise SettingError(f"validation_share must be > 0 and <= 0.5, got {validation_share!r}")

@@ -1,7 +1,8 @@
 """Optimizers and schedules of torch by name: ``torch.optim:AdamW``, ``torch.optim.lr_scheduler:CosineAnnealingLR``.
 
-Only torch's own classes are taken, because a server states them and clients follow: no name makes a
-client import anything else. torch is imported when such a name is first used.
+torch is imported when such a name is first used. An optimizer of the user's own,
+``package.module:Name``, is never imported here: reading settings runs no code, and where a server
+states them, no name makes a client import anything but torch.
 """
 
 from __future__ import annotations
@@ -47,6 +48,19 @@ UNUSABLE_SCHEDULES = {
 
 Options = tuple[str, ...]
 """Arguments of a class as texts ``name=value``, with values in JSON; a setting that can be hashed."""
+
+
+def is_own(optimizer: str) -> bool:
+    """Return whether a name stands for an optimizer of the user's own.
+
+    Example:
+        >>> is_own("mypackage.optimizers:Lion"), is_own("torch.optim:AdamW"), is_own("adam")
+        (True, False, False)
+    """
+    module, colon, class_name = optimizer.partition(":")
+    module_parts = module.split(".")
+    are_identifiers = all(part.isidentifier() for part in (*module_parts, class_name))
+    return bool(colon) and are_identifiers and module_parts[0] != "torch"
 
 
 def as_options(setting_name: str, options: Any) -> Any:
@@ -110,6 +124,8 @@ def check_named(
                 f"Training.optimizer_options needs an optimizer of torch.optim, such as torch.optim:AdamW, with {optimizer} "
                 f"got {', '.join(options):.60}"
             )
+    elif is_own(optimizer):
+        arguments("Training.optimizer_options", options)
     else:
         _made_to_check(optimizer, options)
     if schedule is not None:
@@ -129,15 +145,20 @@ def _made_to_check(optimizer: str, options: Options) -> None:
 
 
 def build_optimizer(
-    optimizer: str, options: Options, tensors: Sequence[torch.Tensor], learning_rate: float
+    optimizer: str,
+    options: Options,
+    tensors: Sequence[torch.Tensor],
+    learning_rate: float,
+    own_class: Any = None,
 ) -> torch.optim.Optimizer:
-    """Return a new optimizer of torch.
+    """Return a new optimizer.
 
     Args:
         optimizer: Its name, such as ``torch.optim:AdamW``.
         options: Its arguments besides the learning rate, as of :func:`as_options`.
         tensors: The tensors that it changes.
         learning_rate: The learning rate.
+        own_class: What an optimizer of the user's own is; None for one of torch.
 
     Raises:
         SettingError: There is no such optimizer, or an argument is not allowed.
@@ -145,15 +166,22 @@ def build_optimizer(
     import torch
 
     setting_name = "Training.optimizer"
-    optimizer_class = _class(
-        setting_name,
-        optimizer,
-        OPTIMIZERS,
-        torch.optim,
-        torch.optim.Optimizer,
-        UNUSABLE_OPTIMIZERS,
-        f"{', '.join(OWN_OPTIMIZERS)}, or a class of torch.optim such as torch.optim:AdamW",
-    )
+    if own_class is not None:
+        if not isinstance(own_class, type) or not issubclass(own_class, torch.optim.Optimizer):
+            raise SettingError(
+                f"{setting_name} must be a subclass of torch.optim.Optimizer, got {optimizer!r}, which is none"
+            )
+        optimizer_class = own_class
+    else:
+        optimizer_class = _class(
+            setting_name,
+            optimizer,
+            OPTIMIZERS,
+            torch.optim,
+            torch.optim.Optimizer,
+            UNUSABLE_OPTIMIZERS,
+            f"{', '.join(OWN_OPTIMIZERS)}, a class of torch.optim such as torch.optim:AdamW, or package.module:Name",
+        )
     values = arguments(f"{setting_name}_options", options)
     if "lr" in values:
         raise SettingError(

@@ -23,6 +23,7 @@ from coterie.randomness import generator
 from coterie.training.blocks import Block, can_measure_together, losses_together
 from coterie.training.learner import Learner, PullToShared, Scores
 from coterie.training.neighbours import losses_with_neighbours
+from coterie.training.optimizer_state import KeptOptimizer
 from coterie.training.order import ClientResult, Job, Order
 from coterie.training.splits import halvable, of_each_subject
 from coterie.training.statistics import statistics_of
@@ -65,7 +66,7 @@ def carry_out(
     )
     result = replace(result, updates=updates)
     if not all_finite(updates):
-        return replace(result, refused=UPDATE_NOT_FINITE)
+        return replace(result, refused=UPDATE_NOT_FINITE, optimizer_state=None)
     # Store: the layers that the client keeps, or its personal model, for the next exchange.
     chosen_models = []
     for model_row in result.chosen:
@@ -258,6 +259,7 @@ def answer(learner: Learner, job: Job) -> ClientResult:
         # Train the shared model, or compute its gradient.
         update: Tensor | None = None
         own_model: Tensor | None = None
+        kept = KeptOptimizer(job.optimizer_state) if order.training.keep_optimizer else None
         if task.gradient:
             update = learner.gradient(start.model, job.data.train)
         elif personal is not None and personal.mixture is not None:
@@ -271,6 +273,7 @@ def answer(learner: Learner, job: Job) -> ClientResult:
                 generator(*order.draws),
                 stages=task.stages,
                 correction=job.correction,
+                kept=kept,
             )
             update = trained_model - start.model
         # Train the personal model, which stays at the client.
@@ -285,7 +288,8 @@ def answer(learner: Learner, job: Job) -> ClientResult:
                 pull_term=PullToShared(personal.pull, start.model) if personal.pull else None,
             )
     held_losses = _held_losses(learner, job, start.model, own_model)
-    return _result(learner, job, start, update, own_model, held_losses=held_losses)
+    result = _result(learner, job, start, update, own_model, held_losses=held_losses)
+    return result if kept is None else replace(result, optimizer_state=kept.state())
 
 
 def _answer_of_mixture(learner: Learner, job: Job, start: TrainingStart) -> ClientResult:

@@ -24,9 +24,17 @@ from coterie.data.losses import weighted
 from coterie.data.objective import Objective, Sums, Tally
 from coterie.data.scaling import numbers
 from coterie.data.world import Split
+from coterie.extensions import imported
 from coterie.models.layout import Layout
 from coterie.randomness import Scope, seeded
-from coterie.settings.optimizers import ELEMENTWISE, OPTIMIZERS, OWN_OPTIMIZERS, build_optimizer
+from coterie.settings.optimizers import (
+    ELEMENTWISE,
+    OPTIMIZERS,
+    OWN_OPTIMIZERS,
+    build_optimizer,
+    is_own,
+)
+from coterie.training.optimizer_state import KeptOptimizer
 from coterie.training.own_code import runs_own_code
 from coterie.training.precision import Master, computing
 
@@ -377,6 +385,7 @@ class Learner:
         stages: Sequence[Stage] = (),
         pull_term: PullToShared | None = None,
         correction: Tensor | None = None,
+        kept: KeptOptimizer | None = None,
     ) -> Tensor:
         """Train a model.
 
@@ -389,6 +398,7 @@ class Learner:
             stages: Stages with the layers that they train; none to train all layers at once.
             pull_term: A term that pulls the model to another one.
             correction: A row ``(d,)`` that is added to every gradient.
+            kept: The optimizer, if it goes on from an earlier training; None for a new one.
 
         Returns:
             The trained row ``(d,)``.
@@ -430,6 +440,7 @@ class Learner:
                 learning_rate,
                 pull_term=pulled_parameters,
                 added_tensors=added_tensors,
+                kept=kept,
             )
             for inputs, targets in self._batches(examples, stage_training, generator):
                 make_step(self.gradients(inputs, targets, parameters))
@@ -712,8 +723,9 @@ def stepper(
     stacked: bool = False,
     pull_term: tuple[float, Sequence[Tensor]] | None = None,
     added_tensors: Sequence[Tensor] | None = None,
+    kept: KeptOptimizer | None = None,
 ) -> Step:
-    """Return a function that makes one step of local training, with a new optimiser.
+    """Return a function that makes one step of local training.
 
     Args:
         trained_tensors: The tensors to train, which each step changes in place.
@@ -723,6 +735,7 @@ def stepper(
             clipped separately.
         pull_term: Weight of a term that pulls the tensors to other ones, and these.
         added_tensors: What is added to the gradients, one for each of the tensors.
+        kept: The optimiser, if it goes on from an earlier training; None for a new one.
 
     Returns:
         A function of the gradients of a batch, one for each of ``trained_tensors``.
@@ -735,7 +748,7 @@ def stepper(
     if pull_term is not None:
         pull_terms.append(pull_term)
     # The optimiser sees the gradients with these terms, clipped.
-    optimise = _optimiser(trained_tensors, training, learning_rate)
+    optimise = _optimiser(trained_tensors, training, learning_rate, kept)
 
     @torch.no_grad()
     def step(gradients: Sequence[Tensor]) -> None:
@@ -773,12 +786,24 @@ def _clipped(gradients: Sequence[Tensor], max_norm: float, stacked: bool) -> lis
     return [gradient * scale.view(-1, *[1] * (gradient.dim() - 1)) for gradient in gradients]
 
 
-def _optimiser(trained_tensors: Sequence[Tensor], training: Training, learning_rate: float) -> Step:
+def _optimiser(
+    trained_tensors: Sequence[Tensor],
+    training: Training,
+    learning_rate: float,
+    kept: KeptOptimizer | None,
+) -> Step:
     weight_decay = training.weight_decay
     optimiser: torch.optim.Optimizer
     if training.optimizer not in OWN_OPTIMIZERS:
+        own_class = None
+        if is_own(training.optimizer):
+            own_class = imported(training.optimizer, "optimizer")
         optimiser = build_optimizer(
-            training.optimizer, training.optimizer_options, trained_tensors, learning_rate
+            training.optimizer,
+            training.optimizer_options,
+            trained_tensors,
+            learning_rate,
+            own_class,
         )
     elif training.optimizer == "adam":
         optimiser = torch.optim.Adam(trained_tensors, lr=learning_rate, weight_decay=weight_decay)
@@ -788,6 +813,8 @@ def _optimiser(trained_tensors: Sequence[Tensor], training: Training, learning_r
         )
     else:
         return partial(descend, trained_tensors, learning_rate)
+    if kept is not None:
+        kept.resume(optimiser)
 
     def move(gradients: Sequence[Tensor]) -> None:
         for tensor, gradient in zip(trained_tensors, gradients, strict=True):

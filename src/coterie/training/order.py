@@ -193,6 +193,7 @@ class Job:
         data: The client's data; of a half, its half.
         personal: The client's personal model ``(d,)`` before the exchange, if it has one.
         weight: The weight of ``personal`` in a mixture, if it has one.
+        optimizer_state: The state of the client's optimizer after its last training, if it keeps one.
     """
 
     order: Order
@@ -200,6 +201,7 @@ class Job:
     data: ClientData
     personal: Tensor | None = None
     weight: float | None = None
+    optimizer_state: bytes | None = None
 
     @property
     def task(self) -> Task:
@@ -258,6 +260,8 @@ class ClientResult:
         statistics: Name -> what the client tells about its training data; empty if it was not asked.
         half_sketches: Shape ``(2, k)``: the sketches of both halves that the client stores; empty if
             it could not make them, None if they do not change.
+        optimizer_state: The state of the optimizer that the client stores, see :mod:`.optimizer_state`;
+            None if it does not change.
     """
 
     chosen: tuple[int, ...] = ()
@@ -277,6 +281,7 @@ class ClientResult:
     cell: int | None = None
     statistics: Mapping[Statistic, np.ndarray] = field(default_factory=dict)
     half_sketches: np.ndarray | None = None
+    optimizer_state: bytes | None = None
 
     @property
     def update(self) -> Tensor | None:

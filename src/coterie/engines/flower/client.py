@@ -34,7 +34,7 @@ from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from coterie import training
-from coterie.core import HALVES, Client
+from coterie.core import HALVES, OPTIMIZER, Client
 from coterie.data.described import described
 from coterie.data.objective import Objective
 from coterie.data.schema import Schema, checked
@@ -414,6 +414,9 @@ def _carried_out(
     offered_models = _models(layout, offered_arrays, kept_layers)
     # Measure, choose and train, exactly as a client of the in-process engine does.
     client_job = _job(participant, layout, order, offered_models, own_values)
+    if order.training.keep_optimizer:
+        optimizer_state = client_memory.optimizer_state_before(order.exchange)
+        client_job = replace(client_job, optimizer_state=optimizer_state)
     result = training.carry_out(learner, client_job, participant.attack, own_values)
     if own_values is not None:
         result = replace(result, stored_at=client_memory.stored_at(order.exchange))
@@ -699,7 +702,7 @@ def _exchange_of(file_path: Path) -> int | None:
 
 
 class ClientMemory:
-    """What a client stores for its next exchange, for one part of the plan: own values and sketches.
+    """What a client stores for its next exchange, for one part of the plan: own values, sketches, the state of its optimizer.
 
     Args:
         context: Flower's context of the node.
@@ -726,6 +729,7 @@ class ClientMemory:
         self.since = since
         self._values = store_of(context, run, client, part_name)
         self._sketches = store_of(context, run, client, part_name + HALVES)
+        self._optimizers = store_of(context, run, client, part_name + OPTIMIZER)
 
     @classmethod
     def of_order(cls, context: Context, layout: Layout, order: Order) -> ClientMemory:
@@ -775,6 +779,16 @@ class ClientMemory:
             return None
         return messages.array_of(self._sketches.take(last_exchange), ANSWER).astype(np.float32)
 
+    def optimizer_state_before(self, exchange: int) -> bytes | None:
+        """Return the state of the client's optimizer before an exchange; None if there is none."""
+        last_exchange = self._last(self._optimizers, exchange)
+        if last_exchange is None:
+            return None
+        state_bytes: bytes = messages.array_of(
+            self._optimizers.take(last_exchange), ANSWER
+        ).tobytes()
+        return state_bytes
+
     def store(self, exchange: int, result: training.ClientResult) -> None:
         """Store what the result of an exchange says that the client keeps."""
         if result.half_sketches is not None:
@@ -782,6 +796,9 @@ class ClientMemory:
             self._put(self._sketches, exchange, array_record)
         if result.own_values is not None:
             self.store_own_values(exchange, result.own_values)
+        if result.optimizer_state is not None:
+            state_bytes = np.frombuffer(result.optimizer_state, dtype=np.uint8)
+            self._put(self._optimizers, exchange, ArrayRecord({ANSWER: Array(state_bytes)}))
 
     def store_own_values(self, exchange: int, own_values: Tensor) -> None:
         """Store own values after an exchange, in the form of :meth:`own_values_before`."""

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from coterie.boundary import Boundary, Wire
-from coterie.core import Method, Training
+from coterie.core import Method, Training, check_training
 from coterie.data import objective
 from coterie.data.schema import Schema
 from coterie.engines.flower import messages
@@ -73,6 +73,17 @@ class FederationSettings:
     def __post_init__(self) -> None:
         # Method and boundary must fit together.
         self.boundary.check_method(self.method)
+        check_training(self.method, self.training)
+        if "optimizer" in self.training.own_code:
+            raise SettingError(
+                f"Training.optimizer must be sgd, adam or one of torch.optim in a federation, got {self.training.optimizer}: "
+                "no name makes a site import code"
+            )
+        if self.training.augment is not None:
+            raise SettingError(
+                f"Training.augment must be none in a federation, got {self.training.augment}: "
+                "each site's app augments its own batches (augment of the client app)"
+            )
         if self.boundary.secret is not None:
             raise SettingError(
                 "Boundary.secret must be none in the server's strategy, got one: only the clients may know it"

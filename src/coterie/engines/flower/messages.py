@@ -157,11 +157,16 @@ def order_to_json(order: Order) -> dict[str, Any]:
         "question": None if question is None else flower_sums().question_to_json(question),
         "sends_update": order.task.private.sends_update,
     }
+    training = asdict(order.training)
+    # Nor do they know optimizers that keep their state. Augmentation is the client's own.
+    if not order.training.keep_optimizer:
+        del training["keep_optimizer"]
+    del training["augment"]
     neighbours = None if order.neighbours is None else asdict(order.neighbours)
     return {
         **field_values,
         "task": task,
-        "training": asdict(order.training),
+        "training": training,
         "neighbours": neighbours,
     }
 
@@ -182,9 +187,15 @@ def order_from_json(entries: Any) -> Order:
     """
     seed, exchange, round = (int(key_number) for key_number in entries["key"])
     first_column, end_column = entries["columns"]
+    training = Training(**entries["training"])
+    # A server must not make a node import code.
+    if "optimizer" in training.own_code:
+        raise ValueError(
+            f"the optimizer {training.optimizer!r:.80} is code, which no server may name"
+        )
     return Order(
         task=_task(entries["task"]),
-        training=Training(**entries["training"]),
+        training=training,
         lr=float(entries["lr"]),
         key=(seed, exchange, round),
         client=int(entries["client"]),

@@ -177,7 +177,10 @@ def _kept_values(
     The next plan alone does not tell: in a review or between two questions it may use nothing that
     is kept.
     """
-    _, federation = setup(method, _built(world), seed, boundary)
+    built_world = _built(world)
+    if built_world.training.keep_optimizer:
+        return "the states of optimizers"
+    _, federation = setup(method, built_world, seed, boundary)
     # Look at the tasks of the first plan and of the next one.
     first_cohort = Cohort(present=federation.clients, exchange=0, seed=seed)
     next_cohort = Cohort(present=start.members, exchange=start.exchange, seed=seed)
@@ -245,7 +248,8 @@ def _server_app(request_pipe: Connection, simulation: _Simulation, world: World)
         strategy = MethodStrategy(
             simulation.method,
             world.model,
-            training=world.training,
+            # The clients' worlds have the augmentation, which is no part of a message.
+            training=replace(world.training, augment=None),
             nodes=len(world.clients),
             seed=simulation.seed,
             eval_every=simulation.eval_every,
