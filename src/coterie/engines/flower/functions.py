@@ -25,6 +25,7 @@ from coterie.data.world import ClientData, Objective, Split
 from coterie.engines.served import Ensemble
 from coterie.settings import UserError
 from coterie.training.learner import PullToShared
+from coterie.training.optimizer_state import KeptOptimizer
 
 Train = Callable[[nn.Module, Dataset[Any], dict[str, Any]], Any]
 """Function of (net, data set, config) that trains the net in place."""
@@ -130,13 +131,18 @@ class FunctionLearner(training.Learner):
         stages: Sequence[Stage] = (),
         pull_term: PullToShared | None = None,
         correction: Tensor | None = None,
+        kept: KeptOptimizer | None = None,
     ) -> Tensor:
         """Train from ``model_row`` ``(d,)`` and return the trained row; the global generator is seeded by the task.
 
         Raises:
-            ValueError: The task trains in stages, with a pull or with corrected gradients, which the
-                app's function does not do.
+            ValueError: The task trains in stages, with a pull, with corrected gradients or with an
+                optimizer that keeps its state, which the app's function does not do.
         """
+        if kept is not None:
+            raise ValueError(
+                "this app trains by a function of its own, whose optimizer training.keep_optimizer cannot keep"
+            )
         if stages or pull_term is not None or correction is not None:
             raise ValueError(
                 "this app trains by a function of its own, so it cannot train in stages, pull to another model or correct "
