@@ -36,6 +36,7 @@ ORDER = [
     "contrib",
     "contrib.bench",
     "contrib.dpsgd",
+    "contrib.hub",
     "contrib.private",
     "contrib.ray",
     "contrib.rivals",
