@@ -361,7 +361,7 @@ def _add_track(parser: Parser) -> None:
         metavar="TRACKER",
         action="append",
         default=[],
-        help="tensorboard, mlflow or wandb: log every round there; may be repeated",
+        help="tensorboard, mlflow, wandb or prometheus: log every round there; may be repeated",
     )
 
 

@@ -1,4 +1,4 @@
-"""Trackers: TensorBoard, MLflow or Weights & Biases follow a run directory during the run, or afterwards.
+"""Trackers: TensorBoard, MLflow, Weights & Biases or Prometheus follow a run directory during the run, or afterwards.
 
 A tracker runs in a separate process and reads only the records (``rounds.jsonl`` and the matrices
 in ``similarity/``). So it tracks exactly the contents of the run directory, none of its threads

@@ -44,6 +44,8 @@ class Metrics:
             },
             "traffic/asked": round_line["asked"],
             "traffic/answered": round_line["answered"],
+            "traffic/refused": len(round_line.get("refused", ())),
+            "traffic/silent": len(round_line.get("silent", ())),
             "groups/count": len(groups),
             "groups/adjusted_rand": agreement_at(self.world, round_line),
             "groups/isolated": isolated(groups, self.adversaries),
