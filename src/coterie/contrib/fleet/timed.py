@@ -16,7 +16,7 @@ Which methods bear old updates? Those that only average them. A plan of mean upd
 offered model, is carried out with a buffer: an old update of a client counts for the model that the
 client is offered now. So it follows its client into another group. Any other plan compares what
 clients reply, and these replies must be of the same models: the server *freezes a version*. It gives
-up the work in progress, and carries the plan out as one round, of all clients and with the deadline.
+up the work in progress, which clients end first, and carries the plan out as one round, of all clients and with the deadline.
 So split-half's probes are rounds, between which its groups train without rounds. Methods that compare
 updates in every round, such as CFL and HCCT, have rounds only.
 
@@ -25,6 +25,8 @@ Deviations
   it, weighted as the method states.
 - FedBuff draws clients at random when others end. Here idle clients start after each step of the
   server, in random order.
+- A method is told no seed. So devices have one of their own, and all seeds of an experiment the same
+  fleet.
 - The numbers of training examples, which times need, are asked for before the first round. A client
   that joins later counts as the median.
 """
@@ -32,7 +34,6 @@ Deviations
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -101,7 +102,6 @@ class TimedState:
         training: the experiment's settings of training.
         parameters: d.
         layer_sizes: layer -> its number of parameters.
-        seed: seed of all draws of devices.
         sizes: client -> its training examples; empty before the first exchange.
         now: virtual time in seconds.
         server_step: exchanges of the method.
@@ -120,7 +120,6 @@ class TimedState:
     training: Training
     parameters: int
     layer_sizes: Mapping[str, int]
-    seed: int
     sizes: Mapping[Client, int] = field(default_factory=dict)
     now: float = 0.0
     server_step: int = 0
@@ -180,6 +179,12 @@ class Timed:
         gt=0,
     )
 
+    seed: int = setting(
+        0,
+        "seed of devices, failures and samples of clients, the same for all seeds of a run",
+        ge=0,
+    )
+
     def __post_init__(self) -> None:
         check(self)
         method = method_of(self.method, "timed.method")
@@ -204,16 +209,17 @@ class Timed:
     # -----------------------------------------------------------------------------------------------
 
     def init(self, federation: Federation) -> TimedState:
-        first_model = federation.draw(0)
-        layer_sizes = {name: stop - start for name, (start, stop) in federation.columns.items()}
+        layer_sizes = {}
+        # A boundary may hide the layers, which matter if some stay at the clients.
+        if "local-layers" in needs_of(self.method).declared:
+            for name, (start, stop) in federation.columns.items():
+                layer_sizes[name] = stop - start
         return TimedState(
             inner=self.method.init(federation),
             clients=federation.clients,
             training=federation.training,
-            parameters=len(first_model),
+            parameters=len(federation.draw(0)),
             layer_sizes=layer_sizes,
-            # A method is told no seed. The first model depends on it.
-            seed=zlib.crc32(first_model.numpy().tobytes()),
         )
 
     def plan(self, state: TimedState, cohort: Cohort) -> Plan:
@@ -330,7 +336,7 @@ class Timed:
         """FedBuff, Algorithm 1: idle clients start from the current models; the next K replies end the step."""
         progress = dict(state.progress)
         idle = [client for client in sorted(plan.tasks) if client not in progress]
-        generator = numpy_generator(state.seed, DeviceDraw.START, state.server_step)
+        generator = numpy_generator(self.seed, DeviceDraw.START, state.server_step)
         num_starting = len(idle)
         if self.concurrency is not None:
             num_starting = max(self.concurrency - len(progress), 0)
@@ -380,12 +386,12 @@ class Timed:
         if client in state.progress:
             start = max(start, state.progress[client].finish)
         start += Rhythm(self.available).wait(device, start)
-        draw = numpy_generator(state.seed, DeviceDraw.FAILURE, client, state.server_step).random()
+        # Its learning rate is that of the round in which it begins.
+        if first_task.lr_round is None:
+            first_task = replace(first_task, lr_round=state.round)
+        draw = numpy_generator(self.seed, DeviceDraw.FAILURE, client, state.server_step).random()
         return WorkInProgress(
-            # Its learning rate is that of the round in which it began.
-            task=first_task
-            if first_task.lr_round is not None
-            else replace(first_task, lr_round=state.round),
+            task=first_task,
             version=state.server_step,
             start=start,
             finish=start + seconds,
@@ -395,7 +401,7 @@ class Timed:
     def device(self, state: TimedState, client: Client) -> Device:
         """Return the device of a client."""
         shares = shares_of_classes(self.devices, "timed.devices")
-        return drawn(client, shares, self.spread, state.seed)
+        return drawn(client, shares, self.spread, self.seed)
 
     def _num_examples(self, state: TimedState, client: Client) -> int:
         """The number of a client's training examples; the median of all, if it has not told it."""
@@ -408,7 +414,7 @@ class Timed:
 
     def _inner_plan(self, state: TimedState) -> Plan:
         """The method's plan for its next exchange; all clients can be asked."""
-        cohort = Cohort(present=state.clients, exchange=state.server_step, seed=state.seed)
+        cohort = Cohort(present=state.clients, exchange=state.server_step, seed=self.seed)
         plan: Plan = self.method.plan(state.inner, cohort)
         return plan
 
