@@ -41,7 +41,7 @@ from coterie.methods._cluster_tree import Leaf, root
 from coterie.methods._fences import fenced
 from coterie.methods._race_evidence import Difference, expected, pooled
 from coterie.methods._race_sharing import shared
-from coterie.methods.race import MIN_REPORTS, OFFERED, RaceState
+from coterie.methods.race import MIN_REPORTS, OFFERED, RaceState, pair_key
 from coterie.settings import SettingError, UserError, build
 from method_examples import slow
 from scripted import bits, outcome
@@ -779,3 +779,23 @@ def test_who_has_left_leaves_no_evidence() -> None:
     for seen in (*gone.seen.values(), gone.losses):
         assert not {2, 17} & set(seen)
         assert 3 in seen
+
+
+def test_a_group_that_gains_nothing_by_itself_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Labels that are wrong at random: the others gain by a model without these clients, who lose by theirs."""
+    race = Race(methods=("fedavg", "split-half"))
+    monkeypatch.setattr(Race, "_groups", lambda *_: ((0, 1), (2, 3)))
+    # The loss with one model less that with groups: mean, variance of the mean, examples.
+    reports = {0: (0.05, 1e-4, 40), 1: (0.04, 1e-4, 40), 2: (-0.06, 4e-4, 20), 3: (-0.02, 4e-4, 20)}
+    state = RaceState(arms={}, seen={pair_key("fedavg", "split-half"): reports})
+    (note,) = race._doubtful_groups(state, "fedavg", "split-half", limited=False)
+    assert (note.effect, note.clients) == ("warns", (2, 3))
+    # The mean of both is -0.04, and its standard error half of the root of 8e-4.
+    assert "by 0.04 ± 0.014" in note.text
+    # Within a standard error nothing is told, nor of clients that train alone.
+    near = {**reports, 2: (-0.01, 4e-4, 20), 3: (0.0, 4e-4, 20)}
+    near_state = RaceState(arms={}, seen={pair_key("fedavg", "split-half"): near})
+    assert race._doubtful_groups(near_state, "fedavg", "split-half", limited=False) == []
+    alone = Race(methods=("fedavg", "independent"))
+    local = RaceState(arms={}, seen={pair_key("fedavg", "independent"): reports})
+    assert alone._doubtful_groups(local, "fedavg", "independent", limited=False) == []

@@ -511,6 +511,8 @@ class Race:
             if drop is not None:
                 dropped_arm, note = drop
                 notes.append(note)
+                if dropped_arm == simple_arm:
+                    notes += self._doubtful_groups(state, simple_arm, complex_arm, limited)
                 decided = tuple(sorted(self.assignment(state).row))
                 state = _without_arm(replace(state, decided=decided), dropped_arm)
                 # If the leader is dropped, the best of the others takes its place.
@@ -525,6 +527,7 @@ class Race:
             notes.append(
                 _lead(state, leader, leader_before, self.display_names, new_groups, min_lead)
             )
+            notes += self._doubtful_groups(state, leader_before, leader, limited)
             # These were losses of the models that served before.
             state = replace(state, losses={}, lowest=None)
         # 4. The decision is reopened if it no longer suits the clients.
@@ -650,6 +653,34 @@ class Race:
         if is_close and offered_history and over_rounds(offered_history).z > 1:
             loser = simple_arm
         return judged.drop(loser, judged.no_longer_tried(report_count))
+
+    def _doubtful_groups(
+        self, state: RaceState, simple_arm: str, complex_arm: str, limited: bool
+    ) -> list[Note]:
+        """A warning for each group that gains nothing by itself, though its arm is ahead over all clients.
+
+        So it is where the labels of some clients are wrong at random: the others gain by a model
+        without them, and they lose theirs. Their own held-out labels are wrong, too, so that the
+        difference is less than it is on right ones.
+        """
+        reports = state.seen.get(pair_key(simple_arm, complex_arm), {})
+        is_local = isinstance(self.named[complex_arm], Independent)
+        # Nobody need be told that some clients alone are worse than together.
+        groups = () if is_local else self._groups(state, complex_arm)
+        notes = []
+        for members in groups:
+            reports_of_group = {client: reports[client] for client in members if client in reports}
+            if not reports_of_group:
+                continue
+            # Below 0 if the group's model is worse than that of the simpler arm.
+            difference = pooled(state.round, reports_of_group, limited)
+            if difference.error and difference.z < -1:
+                text = (
+                    f"the model of this group had a higher held-out loss than {self.display_names[simple_arm]}, by "
+                    f"{-difference.mean:.3g} ± {difference.error:.2g}: its examples may be too few, or their labels wrong"
+                )
+                notes.append(Note(kind="doubt", effect="warns", clients=members, text=text))
+        return notes
 
     def _groups(self, state: RaceState, arm_name: str) -> Groups:
         """The groups of an arm, in their order."""
