@@ -34,7 +34,7 @@ def cases(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             for seed in map(int, options.seeds.split(",")):
                 for method in options.methods.split(","):
                     for protected in options.protected.split(","):
-                        for attack in ("none", *options.attacks.split(",")):
+                        for attack in dict.fromkeys(["none", *options.attacks.split(",")]):
                             yield {
                                 "method": method,
                                 "attack": attack,

@@ -214,15 +214,15 @@ class Robust(Averaging):
                 if client in refused:
                     continue
                 # Refused by what others with the same task send; scaled only by those that started
-                # from the same model.
+                # from the same model, unless a client alone with its model may be hostile.
                 of_same_start = usual_lengths.same_start(length)
-                refusal = length.implausible(
-                    of_same_start or usual_lengths.same_task(length), max_norms
-                )
+                comparable = of_same_start or usual_lengths.same_task(length)
+                refusal = length.implausible(comparable, max_norms)
+                scaled_by = comparable if self.hostile else of_same_start
                 if refusal:
                     refused[client] = refusal
-                elif of_same_start:
-                    factor = length.factor(of_same_start, max_norms)
+                elif scaled_by:
+                    factor = length.factor(scaled_by, max_norms)
                     if factor < 1:
                         scaled[client] = factor
         return Limited(refused, scaled)

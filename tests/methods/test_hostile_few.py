@@ -18,6 +18,7 @@ from coterie.core import Averaging, Cohort, Federation, HalvedUpdates, Replies
 from coterie.methods import CFL
 from coterie.methods._decisions import KeepWhole, SplitGroup
 from coterie.methods._hostile_few import labels_without_few, left_out
+from coterie.methods._model_choice import mean_losses
 from coterie.methods._split_half_probes import ProbeAgain, decide_probe
 from coterie.methods._split_half_reviews import _contrast
 from coterie.robust import NORMS, NORMS_WITH_HOSTILE, Robust
@@ -200,6 +201,20 @@ def test_at_most_a_quarter_of_the_points_is_left_out() -> None:
     labels, decided = labels_without_few(points, lambda rows: np.arange(len(rows)), hostile=1)
     assert decided.sum() == 6
     assert len(labels) == 8
+
+
+@pytest.mark.parametrize("hostile", [0, 1])
+def test_a_loss_far_below_chooses_no_start(hostile: int) -> None:
+    """Two starts of one model, of which the second is better for all clients but the first, which lies."""
+    losses = ((-1e30, 1.0), (2.0, 1.0), (2.1, 1.1), (1.9, 0.9))
+    replies = Replies(
+        clients=(0, 1, 2, 3),
+        examples=np.ones(4, dtype=np.int64),
+        losses=losses,
+        averaging=Averaging(hostile=hostile),
+    )
+    means = mean_losses(replies, start_count=2, models_per_client=1)
+    assert int(np.argmin(means)) == hostile
 
 
 # -- means and samples

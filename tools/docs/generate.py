@@ -30,6 +30,7 @@ import example_source
 import experiment_tables
 import fleet_tables
 import flux_tables
+import influence_table
 import method_table
 import problem_tables
 import published_tables
@@ -345,6 +346,8 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "speed": speed,
     "traffic": traffic,
     "ray-nodes": ray_table.ray_nodes,
+    "influence": influence_table.influence,
+    "influence-honest": influence_table.influence_honest,
     "scale": scale_table.scale,
     "scale-memory": scale_table.memory,
     "experiments": experiment_tables.experiments,

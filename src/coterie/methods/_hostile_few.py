@@ -87,7 +87,7 @@ def labels_without_few(
     """
     kept = np.arange(len(points))
     if hostile:
-        points = _near(points, hostile)
+        points = near_others(points, hostile, ranges=10.0)
     labels = labels_of(points)
     fewest_kept = math.ceil(len(points) * (1 - MAX_LEFT_OUT))
     centre = np.median(points, axis=0)
@@ -118,16 +118,20 @@ def labels_without_few(
     return all_labels, decided
 
 
-def _near(points: np.ndarray, hostile: int) -> np.ndarray:
-    """Limit the coordinates of points ``(n, p)`` to ten times the range of the others, so that no rounding hides these.
+def near_others(points: np.ndarray, hostile: int, ranges: float) -> np.ndarray:
+    """Limit the coordinates of points ``(n, p)`` to the range of the others, and some such ranges beyond it.
 
     The range is that of each coordinate, without as many of the least and of the greatest values as
     there may be hostile clients.
+
+    Example:
+        >>> near_others(np.array([[-1e30], [1.0], [2.0], [3.0]]), hostile=1, ranges=0.0).ravel()
+        array([1., 1., 2., 2.])
     """
     if len(points) <= 2 * hostile:
         return points
     ordered = np.sort(points, axis=0)
     least = ordered[hostile]
     greatest = ordered[-1 - hostile]
-    margin = 10 * (greatest - least)
+    margin = ranges * (greatest - least)
     return points.clip(least - margin, greatest + margin)

@@ -40,6 +40,7 @@ from coterie.core import (
     state,
     without,
 )
+from coterie.methods._hostile_few import near_others
 from coterie.methods._leavers import entries_without
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import SettingError, check, setting
@@ -283,7 +284,7 @@ def mean_losses(replies: Replies, start_count: int, models_per_client: int) -> n
     """Return for each start the mean over clients of their least losses with its models.
 
     NaN counts as infinite. Clients without any finite value are left out. A value far above all
-    others is :func:`capped`.
+    others is :func:`capped`. With ``hostile`` clients, no value is beyond those of the others.
 
     Args:
         replies: replies of the exchange that measured all models.
@@ -300,6 +301,8 @@ def mean_losses(replies: Replies, start_count: int, models_per_client: int) -> n
     losses_by_start = np.nan_to_num(losses_by_start, nan=np.inf, posinf=np.inf)
     client_means = np.sort(losses_by_start, axis=2)[:, :, :models_per_client].mean(axis=2)
     finite_means = client_means[np.isfinite(client_means).any(axis=1)]
+    if replies.averaging.hostile:
+        finite_means = near_others(finite_means, replies.averaging.hostile, ranges=0.0)
     return capped(finite_means).mean(axis=0) if len(finite_means) else np.zeros(start_count)
 
 

@@ -72,7 +72,7 @@ LAST: Line = [
     ("Auto", METHOD),
     (", the default: one model, groups, personal models or training alone", REMARK),
 ]
-REMARKS = ("Some clients may be hostile: any method, with a robust mean.",)
+REMARKS = ("Some clients may be hostile: set robust.hostile, with one model also a robust mean.",)
 
 
 def choose() -> Drawing:
