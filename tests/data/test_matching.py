@@ -499,7 +499,7 @@ def test_an_earlier_world_keeps_the_order_of_names() -> None:
         from_frame(later, "site", "ill", features=["age", "bp"], after=before)
     with pytest.raises(
         UserError,
-        match=r"the target ill has the class 'maybe', for which the model of the earlier world .* has no, yes",
+        match=r"the target ill has the class 'maybe', which is none of the model's classes: no, yes",
     ):
         from_frame(
             later.assign(ill=np.where(later["site"] == "t", "maybe", later["ill"])),

@@ -281,8 +281,8 @@ def as_before(
     new_classes = [name for name in task.classes if name not in earlier_classes]
     if new_classes:
         raise UserError(
-            f"{source} has the class {new_classes[0]!r}, for which the model of the earlier world has no output: "
-            f"it has {', '.join(earlier_classes)}"
+            f"{source} has the class {new_classes[0]!r}, which is none of the model's classes: "
+            f"{', '.join(earlier_classes)}"
         )
     if not earlier_classes:
         return outputs, task

@@ -20,11 +20,13 @@ from sites_here import NAMES, Sites, make_run, served, site_table, world_of, wri
 import coterie
 from coterie.cli import main
 from coterie.contrib.sites.agreement import Answer, SumQuestion
+from coterie.contrib.sites.columns import CategoryColumn
 from coterie.contrib.sites.federation_file import TableFederation
 from coterie.contrib.sites.flower.site_app import ACTION, ANSWER, UNFIT_TABLE, agreed_of
 from coterie.contrib.sites.masked_answers import decoded, encoded, form_of
 from coterie.contrib.sites.site import Site
 from coterie.contrib.sites.sources import read_source
+from coterie.contrib.sites.table_schema import TableSchema
 from coterie.data.world import ClientData
 from coterie.engines.workers import EngineError
 from coterie.records.record import Record
@@ -184,6 +186,28 @@ def test_a_site_whose_table_does_not_fit_takes_no_part_and_the_server_learns_no_
     for message, reply in grid.messages:
         assert "sixty" not in str(message.content)
         assert reply is None or "sixty" not in str(reply.content)
+
+
+@pytest.mark.slow
+def test_a_table_that_changes_meanwhile_is_not_shown_either(trial: Path, tmp_path: Path) -> None:
+    """Flower sends the errors of an app to the server."""
+    sites = tmp_path / "sites"
+    sites.mkdir()
+    for place, name in enumerate(NAMES):
+        site_table(place).to_csv(sites / f"{name}.csv", index=False)
+    federation = write_federation(trial / "trial", tmp_path / "federation.toml")
+    grid = Sites(tmp_path / "federation.toml", sites)
+
+    def fate(message: Any) -> None:
+        if message.metadata.message_type == f"query.{ACTION}":
+            site_table(0).assign(age="sixty-two").to_csv(sites / "aster.csv", index=False)
+
+    grid.fate = fate
+    served(federation, grid, rounds=1, out=str(tmp_path / "run"))
+    (line,) = Record(tmp_path / "run").lines()
+    assert line["answered"] == 3
+    errors = [reply.error.reason for _, reply in grid.messages if reply and reply.has_error()]
+    assert errors == [UNFIT_TABLE]
 
 
 def test_without_any_site_that_fits_the_run_ends(trial: Path, tmp_path: Path) -> None:
@@ -538,4 +562,7 @@ def test_a_strange_question_is_refused_at_the_site(trial: Path, tmp_path: Path) 
     ):
         with refuses("is not one of the file's"):
             site.answer(question)
+    other = TableSchema(columns={"finding": CategoryColumn(levels=("ill",), least=0)})
+    with refuses("is about other columns than the file's"):
+        site.answer(SumQuestion(about="features", schema=other))
     json.dumps(SumQuestion(about="columns").to_json())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from coterie.cli.arguments import Command, Parser, UsageError, whole
 from coterie.printable import say
+from coterie.settings import UserError
 
 if TYPE_CHECKING:
     from coterie.contrib.sites.cells import Table
@@ -26,7 +27,10 @@ of the training rows of all clients. Several files are several sites, and must h
 def options(parser: Parser) -> None:
     """Add the command's arguments to its parser."""
     parser.add_argument(
-        "files", metavar="FILE", nargs="+", help="tables: .csv, .csv.gz or .parquet"
+        "files",
+        metavar="FILE",
+        nargs="+",
+        help="tables: .csv, .csv.gz or .parquet, or a folder of them",
     )
     parser.add_argument("-o", "--out", metavar="FILE.toml", help="the new file of the schema")
     parser.add_argument(
@@ -56,6 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     from coterie.contrib.sites.screen import as_json, screen
     from coterie.contrib.sites.worlds import SITE
     from coterie.data.columns import check_columns
+    from coterie.data.datasets.table import is_table_file
     from coterie.records.store import write_whole
     from coterie.records.text_files import to_json
     from coterie.report import terminal
@@ -72,7 +77,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--least: must be >= 0, got {arguments.least}")
 
     # Several files are several sites, unless a column of theirs names the clients.
-    paths = [Path(name) for name in arguments.files]
+    paths = []
+    for path in map(Path, arguments.files):
+        paths += sorted(filter(is_table_file, path.iterdir())) if path.is_dir() else [path]
+    if not paths:
+        raise UserError(f"{arguments.files[0]} holds no table: no .csv, .csv.gz or .parquet file")
     client = arguments.client or ""
     if len(paths) > 1:
         columns_of_first = of_file(paths[0])

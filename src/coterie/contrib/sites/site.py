@@ -117,6 +117,10 @@ class Site:
         Raises:
             SettingError: The question is about other columns than the file's.
         """
+        if question.schema is not None and set(question.schema.columns) != set(
+            self._raw.schema.columns
+        ):
+            raise SettingError("a question about sums is about other columns than the file's")
         client = asked_client(
             self._raw,
             self.federation.outputs,

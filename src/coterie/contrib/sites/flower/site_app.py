@@ -78,25 +78,26 @@ def site_app(file: Path | str) -> ClientApp:
         agreed = agreed_of(context)
         if agreed is None:
             raise SettingError("the server has sent no agreed constants: is its app another one?")
-        site_data = site_of(federation, context).data(agreed)
+        site_data = fitting_site(federation, context).data(agreed)
         model = nets.factory(federation.scenario.model, _shape(agreed), federation.outputs)
         return Participant(site_data.data, model, site_data.objective)
 
     def protect(message: Message, context: Context, call_next: Any) -> Message:
         """The mod: what comes before the app, and the privacy that the file asks for."""
         keep_agreed(message.content, context)
+        agreed = agreed_of(context)
         if message.metadata.message_type == QUERY:
             refusal = refusal_of(federation, context)
             if refusal is not None:
                 return Message(refusal, reply_to=message)
             # Before the sites have agreed, a site only says who it is.
-            if agreed_of(context) is None:
+            if agreed is None:
                 return Message(id_reply(claim_of_site(context)), reply_to=message)
-        if boundary == Boundary() or agreed_of(context) is None or is_about_sums(message):
+        # Questions about sums come before there is a model, whose updates the privacy is for.
+        is_about_sums = message.metadata.message_type == f"query.{ACTION}"
+        if agreed is None or is_about_sums or boundary == Boundary():
             reply: Message = call_next(message, context)
             return reply
-        agreed = agreed_of(context)
-        assert agreed is not None
         budget = context.node_config.get(BUDGET)
         mod = boundary_mod(
             _with_secret(boundary),
@@ -116,11 +117,6 @@ def site_app(file: Path | str) -> ClientApp:
         return Message(answered(federation, message.content, context), reply_to=message)
 
     return app
-
-
-def is_about_sums(message: Message) -> bool:
-    """Whether a message asks for sums, before there is any model."""
-    return message.metadata.message_type == f"query.{ACTION}"
 
 
 def _shape(agreed: Mapping[str, Any]) -> tuple[int, ...]:
@@ -182,17 +178,27 @@ def site_of(federation: TableFederation, context: Context) -> Site:
     return Site(federation, str(claim), claim.client, table, table_name)
 
 
-def refusal_of(federation: TableFederation, context: Context) -> RecordDict | None:
-    """Return the reply of a node that takes no part; None if its rows fit the file.
+def fitting_site(federation: TableFederation, context: Context) -> Site:
+    """Return the site of a node, as :func:`site_of` does.
 
-    The sentence may show a value of a row, so it stays in the node's log.
+    Raises:
+        UserError: The rows do not fit the file. The reason may show a value of a row, and Flower sends
+            errors to the server: so it is in the node's log alone.
     """
     try:
-        site_of(federation, context)
+        return site_of(federation, context)
     except UserError as error:
         log.warning(printable(f"this node takes no part: {error}"))
-    else:
+        raise UserError(UNFIT_TABLE) from None
+
+
+def refusal_of(federation: TableFederation, context: Context) -> RecordDict | None:
+    """Return the reply of a node that takes no part; None if its rows fit the file."""
+    try:
+        fitting_site(federation, context)
         return None
+    except UserError:
+        pass
     statement = schemas.Stated(
         words=Schema(), digests=dict.fromkeys(FIELDS_OF_PART, ""), model=UNFIT_TABLE
     )
@@ -235,7 +241,7 @@ def answered(federation: TableFederation, content: RecordDict, context: Context)
             raise SettingError("a message has neither a question nor a step of a masked sum")
         return step_reply
     question = SumQuestion.of(json.loads(str(message_config[QUESTION])))
-    answer = site_of(federation, context).answer(question)
+    answer = fitting_site(federation, context).answer(question)
     if sums is not None:
         masked: RecordDict = sums.masked_vector(content, encoded(answer), context)
         return masked
