@@ -250,14 +250,8 @@ def _add_run_arguments(parser: Parser) -> None:
         nargs="?",
         help="an experiment file; the options below override it",
     )
-    # What is run: the scenario, the methods, and their settings.
-    parser.add_argument("--scenario", metavar="S", help="see coterie scenarios")
-    parser.add_argument(
-        "--method",
-        metavar="M",
-        action="append",
-        help="see coterie methods, or package.module:Class of your own; may be repeated",
-    )
+    # What is run, how long, and with which seeds.
+    experiment_options(parser)
     parser.add_argument(
         "--set",
         metavar="KEY=VALUE",
@@ -265,10 +259,6 @@ def _add_run_arguments(parser: Parser) -> None:
         default=[],
         help="a setting: eps1=0.3, cfl.eps1=0.3, training.lr=0.05, scenario.clients=50; may be repeated",
     )
-    # How long, and with which seeds.
-    parser.add_argument("--rounds", metavar="R", type=whole, help="communication rounds (40)")
-    parser.add_argument("--seed", metavar="N", type=whole, help="run with this one seed (0)")
-    parser.add_argument("--seeds", metavar="K", type=whole, help="run with the seeds 0 to K-1")
     parser.add_argument(
         "--target",
         metavar="A",
@@ -321,6 +311,20 @@ def _add_run_arguments(parser: Parser) -> None:
     _add_track(parser)
     consent_options(parser)
     common(parser)
+
+
+def experiment_options(parser: Parser) -> None:
+    """Add what commands that make runs of an experiment have in common: scenario, methods, rounds and seeds."""
+    parser.add_argument("--scenario", metavar="S", help="see coterie scenarios")
+    parser.add_argument(
+        "--method",
+        metavar="M",
+        action="append",
+        help="see coterie methods, or package.module:Class of your own; may be repeated",
+    )
+    parser.add_argument("--rounds", metavar="R", type=whole, help="communication rounds (40)")
+    parser.add_argument("--seed", metavar="N", type=whole, help="run with this one seed (0)")
+    parser.add_argument("--seeds", metavar="K", type=whole, help="run with the seeds 0 to K-1")
 
 
 def _add_address(parser: Parser) -> None:

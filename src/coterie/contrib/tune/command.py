@@ -8,7 +8,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coterie.cli.arguments import Command, Parser, UsageError, common, real, whole
+from coterie.cli.arguments import (
+    Command,
+    Parser,
+    UsageError,
+    common,
+    experiment_options,
+    real,
+    whole,
+)
 from coterie.printable import say
 
 if TYPE_CHECKING:
@@ -33,10 +41,7 @@ def options(parser: Parser) -> None:
         nargs="?",
         help="an experiment file, or the folder of a tuning that goes on",
     )
-    parser.add_argument("--scenario", metavar="S", help="see coterie scenarios")
-    parser.add_argument(
-        "--method", metavar="M", action="append", help="see coterie methods; may be repeated"
-    )
+    experiment_options(parser)
     parser.add_argument(
         "--set",
         metavar="KEY=VALUE",
@@ -52,9 +57,6 @@ def options(parser: Parser) -> None:
         help="numbers to search, such as training.lr=0.01:1; may be repeated",
     )
     parser.add_argument("--trials", metavar="N", type=whole, help="trials of each method (20)")
-    parser.add_argument("--rounds", metavar="R", type=whole, help="communication rounds (40)")
-    parser.add_argument("--seed", metavar="N", type=whole, help="tune with this one seed (0)")
-    parser.add_argument("--seeds", metavar="K", type=whole, help="tune with the seeds 0 to K-1")
     parser.add_argument(
         "--validation-share",
         metavar="A",
