@@ -781,21 +781,39 @@ def test_who_has_left_leaves_no_evidence() -> None:
         assert 3 in seen
 
 
-def test_a_group_that_gains_nothing_by_itself_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_do_not_lead_while_one_of_them_loses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Labels that are wrong at random: the others gain by a model without these clients, who lose by theirs."""
     race = Race(methods=("fedavg", "split-half"))
     monkeypatch.setattr(Race, "_groups", lambda *_: ((0, 1), (2, 3)))
+    key = pair_key("fedavg", "split-half")
+
+    def racing(reports: dict[int, tuple[float, float, int]]) -> RaceState:
+        ahead = Difference(round=1, mean=0.02, error=0.01, degrees=100.0, share=1.0)
+        return RaceState(
+            arms={"fedavg": None, "split-half": None},
+            leader="fedavg",
+            seen={key: reports},
+            past={key: (ahead,) * 6},
+        )
+
     # The loss with one model less that with groups: mean, variance of the mean, examples.
     reports = {0: (0.05, 1e-4, 40), 1: (0.04, 1e-4, 40), 2: (-0.06, 4e-4, 20), 3: (-0.02, 4e-4, 20)}
-    state = RaceState(arms={}, seen={pair_key("fedavg", "split-half"): reports})
-    (note,) = race._doubtful_groups(state, "fedavg", "split-half", limited=False)
-    assert (note.effect, note.clients) == ("warns", (2, 3))
+    behind = race._groups_behind(racing(reports), "fedavg", "split-half")
+    assert set(behind) == {(2, 3)}
     # The mean of both is -0.04, and its standard error half of the root of 8e-4.
-    assert "by 0.04 ± 0.014" in note.text
-    # Within a standard error nothing is told, nor of clients that train alone.
+    assert behind[2, 3].z == pytest.approx(-0.04 / (math.sqrt(8e-4) / 2))
+    assert race.ahead(racing(reports)) == "fedavg"
+    # One client, which may be hostile, does not stop them.
+    hostile = {**reports, 2: (-9.0, 4e-4, 20), 3: (0.01, 4e-4, 20)}
+    assert race.ahead(racing(hostile)) == "split-half"
+    # Within a standard error they lead.
     near = {**reports, 2: (-0.01, 4e-4, 20), 3: (0.0, 4e-4, 20)}
-    near_state = RaceState(arms={}, seen={pair_key("fedavg", "split-half"): near})
-    assert race._doubtful_groups(near_state, "fedavg", "split-half", limited=False) == []
-    alone = Race(methods=("fedavg", "independent"))
-    local = RaceState(arms={}, seen={pair_key("fedavg", "independent"): reports})
-    assert alone._doubtful_groups(local, "fedavg", "independent", limited=False) == []
+    assert race.ahead(racing(near)) == "split-half"
+
+
+def test_local_models_lead_though_some_clients_lose(monkeypatch: pytest.MonkeyPatch) -> None:
+    race = Race(methods=("fedavg", "independent"))
+    monkeypatch.setattr(Race, "_groups", lambda *_: ((0,), (1,)))
+    reports = {0: (0.5, 1e-4, 40), 1: (-0.4, 1e-4, 40)}
+    state = RaceState(arms={}, seen={pair_key("fedavg", "independent"): reports})
+    assert race._groups_behind(state, "fedavg", "independent") == {}

@@ -9,7 +9,8 @@ what makes an example hard cancels. After each round:
   of the rounds (:func:`~coterie.methods._race_evidence.over_rounds`), is lower by more than a
   standard error. So noise does not change the leader back and forth. A method that tests by itself
   whether clients differ has evidence already, and takes the lead from a simpler one if its loss is
-  lower at all. The first leader is the simplest method; methods are listed from simple to complex.
+  lower at all. An arm with groups does not take it while one of its groups is worse by a standard
+  error than with the leader: all clients together must not gain what some lose. The first leader is the simplest method; methods are listed from simple to complex.
 - An exchange that ends the round of an arm waits until every arm has come to the end of its round:
   their losses are measured together.
 - Arms that stay behind are dropped. Models go on learning, so differences are extrapolated to more
@@ -511,8 +512,6 @@ class Race:
             if drop is not None:
                 dropped_arm, note = drop
                 notes.append(note)
-                if dropped_arm == simple_arm:
-                    notes += self._doubtful_groups(state, simple_arm, complex_arm, limited)
                 decided = tuple(sorted(self.assignment(state).row))
                 state = _without_arm(replace(state, decided=decided), dropped_arm)
                 # If the leader is dropped, the best of the others takes its place.
@@ -527,7 +526,6 @@ class Race:
             notes.append(
                 _lead(state, leader, leader_before, self.display_names, new_groups, min_lead)
             )
-            notes += self._doubtful_groups(state, leader_before, leader, limited)
             # These were losses of the models that served before.
             state = replace(state, losses={}, lowest=None)
         # 4. The decision is reopened if it no longer suits the clients.
@@ -574,7 +572,8 @@ class Race:
         # From simple to complex, an arm takes the lead from the one that has it so far.
         for arm_name in candidates:
             gain = _gain(state, arm_name, leader)
-            if gain is not None and gain.z > self._min_lead(arm_name, leader):
+            leads = gain is not None and gain.z > self._min_lead(arm_name, leader)
+            if leads and not self._groups_behind(state, leader, arm_name):
                 leader = arm_name
         return leader
 
@@ -654,33 +653,32 @@ class Race:
             loser = simple_arm
         return judged.drop(loser, judged.no_longer_tried(report_count))
 
-    def _doubtful_groups(
-        self, state: RaceState, simple_arm: str, complex_arm: str, limited: bool
-    ) -> list[Note]:
-        """A warning for each group that gains nothing by itself, though its arm is ahead over all clients.
+    def _groups_behind(
+        self, state: RaceState, simple_arm: str, complex_arm: str
+    ) -> dict[tuple[Client, ...], Difference]:
+        """Return the groups whose models are worse than those of the simpler arm, by a standard error in the last reports.
 
-        So it is where the labels of some clients are wrong at random: the others gain by a model
-        without them, and they lose theirs. Their own held-out labels are wrong, too, so that the
-        difference is less than it is on right ones.
+        Over all clients an arm may be ahead that makes a group worse. So it is where labels of some
+        clients are wrong at random: the others gain by a model without these clients, who lose by
+        theirs. Their held-out labels are wrong, too, so that the difference is less than on right ones.
         """
         reports = state.seen.get(pair_key(simple_arm, complex_arm), {})
-        is_local = isinstance(self.named[complex_arm], Independent)
-        # Nobody need be told that some clients alone are worse than together.
-        groups = () if is_local else self._groups(state, complex_arm)
-        notes = []
-        for members in groups:
+        # That some clients alone are worse than together is no reason to doubt the others' models.
+        if not reports or isinstance(self.named[complex_arm], Independent):
+            return {}
+        behind = {}
+        for members in self._groups(state, complex_arm):
             reports_of_group = {client: reports[client] for client in members if client in reports}
-            if not reports_of_group:
-                continue
             # Below 0 if the group's model is worse than that of the simpler arm.
-            difference = pooled(state.round, reports_of_group, limited)
-            if difference.error and difference.z < -1:
-                text = (
-                    f"the model of this group had a higher held-out loss than {self.display_names[simple_arm]}, by "
-                    f"{-difference.mean:.3g} ± {difference.error:.2g}: its examples may be too few, or their labels wrong"
-                )
-                notes.append(Note(kind="doubt", effect="warns", clients=members, text=text))
-        return notes
+            differences = [mean for mean, _, _ in reports_of_group.values()]
+            num_behind = sum(difference < 0 for difference in differences)
+            # A single client, which may be hostile, stops no groups.
+            if num_behind < 2 or num_behind <= len(differences) / 2:
+                continue
+            difference_of_group = pooled(state.round, reports_of_group)
+            if difference_of_group.z < -1:
+                behind[members] = difference_of_group
+        return behind
 
     def _groups(self, state: RaceState, arm_name: str) -> Groups:
         """The groups of an arm, in their order."""
