@@ -10,7 +10,8 @@ what makes an example hard cancels. After each round:
   standard error. So noise does not change the leader back and forth. A method that tests by itself
   whether clients differ has evidence already, and takes the lead from a simpler one if its loss is
   lower at all. An arm with groups does not take it while one of its groups is worse by a standard
-  error than with the leader: all clients together must not gain what some lose. The first leader is the simplest method; methods are listed from simple to complex.
+  error than with the leader: all clients together must not gain what some lose. The first leader is
+  the simplest method; methods are listed from simple to complex.
 - An exchange that ends the round of an arm waits until every arm has come to the end of its round:
   their losses are measured together.
 - Arms that stay behind are dropped. Models go on learning, so differences are extrapolated to more
