@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import coterie
-from coterie.contrib.tracking.prometheus import FAMILIES
+from coterie.contrib.tracking.prometheus import METRIC_FAMILIES
 from coterie.records.record import Record
 from coterie.runs.experiment import make
 
@@ -60,7 +60,7 @@ def test_the_page_shows_the_units_of_the_examples() -> None:
 
 
 def test_alerts_ask_for_metrics_that_exist() -> None:
-    families = {family for family, _, _, _ in FAMILIES}
+    families = {family for family, _, _, _ in METRIC_FAMILIES}
     rules = yaml.safe_load((OPERATIONS / "alerts.yml").read_text())["groups"][0]["rules"]
     for rule in rules:
         named = {word for word in families if word in rule["expr"]}

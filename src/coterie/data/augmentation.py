@@ -35,16 +35,17 @@ def augmented(world: World) -> World:
             raise SettingError(f"Training.augment must be a function, got {name!r}, which is none")
         return replace(world, augment=function)
     if name not in AUGMENTATIONS:
-        known = ", ".join(AUGMENTATIONS)
+        known_names = ", ".join(AUGMENTATIONS)
         raise SettingError(
-            f"Training.augment must be one of {known}, or package.module:function, got {name!r}{nearest(name, AUGMENTATIONS)}"
+            f"Training.augment must be one of {known_names}, or package.module:function, got {name!r}"
+            f"{nearest(name, AUGMENTATIONS)}"
         )
     inputs = next(iter(world.clients.values())).train.inputs
     shape = tuple(inputs.shape[1:]) if isinstance(inputs, torch.Tensor) else None
     if shape is None or len(shape) != 3:
-        found = "are read one by one" if shape is None else f"have shape {shape}"
+        difference = "are read one by one" if shape is None else f"have shape {shape}"
         raise SettingError(
-            f"Training.augment {name} needs images (channels, height, width), and the inputs {found}"
+            f"Training.augment {name} needs images (channels, height, width), and the inputs {difference}"
         )
     return replace(world, augment=AUGMENTATIONS[name])
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from coterie.core import Client, without
 
-MIN_CLIENTS = 4
+MIN_CLIENTS_LEFT = 4
 """The fewest clients of which one is left out: three others can show that two of them differ from one."""
 
 MAX_SUSPECTS = 50
@@ -53,7 +53,7 @@ def left_out(
         if differ(remaining, math.comb(len(clients), num_left_out))[0]:
             return without(clients, remaining)
         # Of two clients, none can be told from the other.
-        if num_left_out == hostile or len(remaining) < MIN_CLIENTS:
+        if num_left_out == hostile or len(remaining) < MIN_CLIENTS_LEFT:
             break
         if order is not None:
             suspect = order[num_left_out]
@@ -131,7 +131,7 @@ def near_others(points: np.ndarray, hostile: int, ranges: float) -> np.ndarray:
     if len(points) <= 2 * hostile:
         return points
     ordered = np.sort(points, axis=0)
-    least = ordered[hostile]
-    greatest = ordered[-1 - hostile]
-    margin = ranges * (greatest - least)
-    return points.clip(least - margin, greatest + margin)
+    low = ordered[hostile]
+    high = ordered[-1 - hostile]
+    margin = ranges * (high - low)
+    return points.clip(low - margin, high + margin)

@@ -15,7 +15,7 @@ from sklearn.utils.class_weight import compute_class_weight
 
 import coterie
 from coterie.contrib.sites.agreement import (
-    FEATURES,
+    FEATURE_SUMS,
     TARGETS,
     Answer,
     Ask,
@@ -249,7 +249,7 @@ def test_questions_are_sent_as_json_and_strange_ones_are_refused() -> None:
         SumQuestion(about="columns"),
         SumQuestion(about="texts", buckets={"c": (1, 2)}),
         SumQuestion(about="at-most", bounds={"t": (-1.0, 0.5)}),
-        SumQuestion(about="squares", schema=schema, means={FEATURES: (1.0,), TARGETS: (2.0,)}),
+        SumQuestion(about="squares", schema=schema, means={FEATURE_SUMS: (1.0,), TARGETS: (2.0,)}),
     ):
         assert SumQuestion.of(question.to_json()) == question
     for entries in (None, {}, {**SumQuestion(about="columns").to_json(), "about": "rows"}):

@@ -22,7 +22,7 @@ from coterie.cli import main
 from coterie.contrib.sites.agreement import Answer, SumQuestion
 from coterie.contrib.sites.columns import CategoryColumn
 from coterie.contrib.sites.federation_file import TableFederation
-from coterie.contrib.sites.flower.site_app import ACTION, ANSWER, UNFIT_TABLE, agreed_of
+from coterie.contrib.sites.flower.site_app import ACTION, SITE_ANSWER, UNFIT_TABLE, agreed_of
 from coterie.contrib.sites.masked_answers import decoded, encoded, form_of
 from coterie.contrib.sites.site import Site
 from coterie.contrib.sites.sources import read_source
@@ -93,7 +93,7 @@ def plain_answers(grid: Sites) -> list[Any]:
     return [
         reply
         for _, reply in grid.messages
-        if reply and reply.has_content() and ANSWER in reply.content
+        if reply and reply.has_content() and SITE_ANSWER in reply.content
     ]
 
 

@@ -157,7 +157,7 @@ def test_links_to_a_tracker_s_own_files_are_left_alone(run: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("mlfow", "no tracker 'mlfow'; did you mean mlflow? (known: mlflow, tensorboard, wandb)"),
+    [("mlfow", "no tracker 'mlfow'; did you mean mlflow? (known: mlflow, prometheus, tensorboard, wandb)"),
      ("wandb", "tracking with wandb needs the module wandb: pip install 'coterie[track]'")],
 )  # fmt: skip
 @pytest.mark.parametrize("command", ["run --out new", "resume old"])

@@ -15,7 +15,7 @@ from coterie.cli import main
 from coterie.contrib.trees import TreeFederation, federate
 from coterie.contrib.trees.grouping import (
     Candidate,
-    HeldOut,
+    HeldOutPredictions,
     candidates,
     chosen,
     distances_of,
@@ -44,12 +44,12 @@ def federation(world: World) -> TreeFederation:
     return federate(world, "linear")
 
 
-def random_held_out(n: int, seed: int = 0) -> HeldOut:
+def random_held_out(n: int, seed: int = 0) -> HeldOutPredictions:
     """Random probabilities of three classes for 5 held-out rows of each client."""
     rng = np.random.default_rng(seed)
     predictions = [[rng.dirichlet(np.ones(3), size=5) for _ in range(n)] for _ in range(n)]
     targets = [rng.integers(3, size=5).astype(float) for _ in range(n)]
-    return HeldOut("classes", predictions, targets, rng.uniform(1, 9, n))
+    return HeldOutPredictions("classes", predictions, targets, rng.uniform(1, 9, n))
 
 
 def test_cross_losses_are_the_mean_cross_entropies_of_all_models_at_all_clients() -> None:

@@ -33,7 +33,7 @@ from coterie.core import Training
 from coterie.settings import SettingError, UserError
 from coterie.settings.calls import public
 
-ORDERS = (*range(2, 65), 80, 96, 128, 192, 256, 512)
+RENYI_ORDERS = (*range(2, 65), 80, 96, 128, 192, 256, 512)
 """Orders of the Rényi divergences. Whole numbers have a closed form, and are enough below an ε of 20."""
 
 
@@ -158,7 +158,7 @@ def _of_poisson(rate: float, noise: float, steps: int, delta: float, accountant:
         from dp_accounting.rdp import RdpAccountant
     except ImportError as error:
         raise UserError("ε of dp-sgd needs dp-accounting: pip install 'coterie[dp]'") from error
-    ledger = PLDAccountant() if accountant == "pld" else RdpAccountant(ORDERS)
+    ledger = PLDAccountant() if accountant == "pld" else RdpAccountant(RENYI_ORDERS)
     step = dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(noise))
     ledger.compose(dp.SelfComposedDpEvent(step, steps))
     return float(ledger.get_epsilon(delta))
@@ -185,7 +185,7 @@ def privacy(description: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) 
         amounts.update(line.get("released", {}))
     world = description["world"]
     epsilons: dict[str, float] = {}
-    found: dict[str, Any] = {
+    common_entries: dict[str, Any] = {
         "epsilon": None,
         "delta": options.delta,
         "unit": "row",
@@ -196,18 +196,18 @@ def privacy(description: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) 
         for client, rows in zip(map(str, world["clients"]), world["examples"], strict=True):
             epsilons[client] = spent_with(options, training.batch, rows, amounts[client])
     except UserError as error:
-        return {**found, "words": str(error)}
-    least = min(epsilons.values())
+        return {**common_entries, "words": str(error)}
+    least_epsilon = min(epsilons.values())
     median = statistics.median(epsilons.values())
-    greatest = max(epsilons.values())
+    greatest_epsilon = max(epsilons.values())
     return {
-        **found,
-        "epsilon": greatest,
-        "least": least,
+        **common_entries,
+        "epsilon": greatest_epsilon,
+        "least": least_epsilon,
         "median": median,
         "of_client": epsilons,
         "words": (
-            f"each training row is protected with ε = {greatest:.3g} at δ = {options.delta:g} or less "
-            f"(of {len(epsilons)} clients: least {least:.3g}, median {median:.3g}); test scores are not covered"
+            f"each training row is protected with ε = {greatest_epsilon:.3g} at δ = {options.delta:g} or less "
+            f"(of {len(epsilons)} clients: least {least_epsilon:.3g}, median {median:.3g}); test scores are not covered"
         ),
     }

@@ -9,7 +9,7 @@ from coterie.core import Training
 from coterie.settings import SettingError, build, check, setting
 from coterie.settings.optimizers import arguments
 
-NAME = "dp-sgd"
+OPTIMIZER_NAME = "dp-sgd"
 """The optimizer's name in ``training.optimizer``."""
 
 
@@ -48,9 +48,9 @@ class RecordPrivacy:
 
     def __post_init__(self) -> None:
         check(self)
-        if self.optimizer == NAME:
+        if self.optimizer == OPTIMIZER_NAME:
             raise SettingError(
-                f"RecordPrivacy.optimizer must be what makes steps of noisy gradients, such as sgd, got {NAME}"
+                f"RecordPrivacy.optimizer must be what makes steps of noisy gradients, such as sgd, got {OPTIMIZER_NAME}"
             )
         # Training checks the optimizer, and refuses momentum where it has none.
         self.of_steps(Training())

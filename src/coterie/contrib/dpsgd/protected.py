@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.boundary import Wire
-from coterie.contrib.dpsgd.options import NAME, options_of
+from coterie.contrib.dpsgd.options import OPTIMIZER_NAME, options_of
 from coterie.core import Client, Plan, Task, Training
 from coterie.core.needs import IN_WORDS, Feature, all_methods, features_of_plan, needs_of
 from coterie.data.world import Split, World
 from coterie.settings import SettingError, UserError
 from coterie.training.learner import batch_starts
 
-COVERED: frozenset[Feature] = frozenset(
+COVERED_FEATURES: frozenset[Feature] = frozenset(
     ("several-tasks", "local-layers", "halves", "stages", "training")
 )
 """What tasks may ask for: all of it is computed from noisy steps."""
@@ -42,20 +42,20 @@ def protected_wire(plain_wire: Wire, world: World) -> Wire:
         UserError: dp-accounting is not installed.
     """
     if importlib.util.find_spec("dp_accounting") is None:
-        raise UserError(f"{NAME} needs dp-accounting: pip install 'coterie[dp]'")
+        raise UserError(f"{OPTIMIZER_NAME} needs dp-accounting: pip install 'coterie[dp]'")
     if plain_wire.layout.statistics:
         raise SettingError(
-            f"{NAME} needs a model without running statistics (BatchNorm), got {plain_wire.layout.statistics[0]!r}: "
+            f"{OPTIMIZER_NAME} needs a model without running statistics (BatchNorm), got {plain_wire.layout.statistics[0]!r}: "
             "these averages of a client's data would be sent without noise; use GroupNorm"
         )
     if plain_wire.boundary.noise:
         raise SettingError(
-            f"Boundary.noise must be 0 with {NAME}, got {plain_wire.boundary.noise:g}: "
+            f"Boundary.noise must be 0 with {OPTIMIZER_NAME}, got {plain_wire.boundary.noise:g}: "
             "one protects whole clients, the other single rows; choose one"
         )
     if len(world.steps) > 1:
         raise SettingError(
-            f"{NAME} needs data that stay the same, got {len(world.steps)} time steps: "
+            f"{OPTIMIZER_NAME} needs data that stay the same, got {len(world.steps)} time steps: "
             "its ε counts the passes over one set of rows"
         )
     return ProtectedWire(
@@ -119,9 +119,9 @@ class ProtectedWire(Wire):
         return amount
 
     def _check_feature(self, feature: Feature, method_name: str) -> None:
-        if feature not in COVERED:
+        if feature not in COVERED_FEATURES:
             raise SettingError(
-                f"{NAME} cannot be used with {method_name} and these settings: it asks a client "
+                f"{OPTIMIZER_NAME} cannot be used with {method_name} and these settings: it asks a client "
                 f"{IN_WORDS[feature]}, which its noise does not cover"
             )
         if (
@@ -129,7 +129,7 @@ class ProtectedWire(Wire):
             and options_of(self.training.optimizer_options).sampling != "shuffled"
         ):
             raise SettingError(
-                f"{NAME} needs sampling shuffled with {method_name}, got poisson: it asks a client "
+                f"{OPTIMIZER_NAME} needs sampling shuffled with {method_name}, got poisson: it asks a client "
                 f"{IN_WORDS[feature]}, of which batches are a larger share"
             )
 
@@ -139,7 +139,7 @@ class ProtectedWire(Wire):
         for name in FIXED:
             if getattr(task_training, name) != getattr(self.training, name):
                 raise SettingError(
-                    f"{NAME} cannot be used with {method_name} and these settings: a task changes training.{name}"
+                    f"{OPTIMIZER_NAME} cannot be used with {method_name} and these settings: a task changes training.{name}"
                 )
 
 

@@ -40,7 +40,7 @@ from coterie.settings import SettingError
 MEDIAN_PARTS = 1024
 """Into so many parts a question divides the numbers among which a median can be."""
 
-FEATURES = "(features)"
+FEATURE_SUMS = "(features)"
 TARGETS = "(targets)"
 """Entries of an answer that are not about one column; no column has such a name."""
 
@@ -65,13 +65,13 @@ class SumQuestion:
 
     def to_json(self) -> dict[str, Any]:
         """The question as a value for JSON."""
-        return {
+        entries: dict[str, Any] = {
             "about": self.about,
-            "buckets": {name: list(places) for name, places in self.buckets.items()},
-            "bounds": {name: list(numbers) for name, numbers in self.bounds.items()},
             "schema": None if self.schema is None else self.schema.document(),
-            "means": {name: list(numbers) for name, numbers in self.means.items()},
         }
+        for key in ("buckets", "bounds", "means"):
+            entries[key] = {name: list(numbers) for name, numbers in getattr(self, key).items()}
+        return entries
 
     @classmethod
     def of(cls, entries: Any) -> SumQuestion:
@@ -84,24 +84,23 @@ class SumQuestion:
             schema = entries["schema"]
             question = cls(
                 about=str(entries["about"]),
-                buckets={
-                    str(name): tuple(map(int, places))
-                    for name, places in entries["buckets"].items()
-                },
-                bounds={
-                    str(name): tuple(map(float, bounds))
-                    for name, bounds in entries["bounds"].items()
-                },
+                buckets=_numbers_by_name(entries["buckets"], int),
+                bounds=_numbers_by_name(entries["bounds"], float),
                 schema=None if schema is None else TableSchema.of(schema, "a question"),
-                means={
-                    str(name): tuple(map(float, means)) for name, means in entries["means"].items()
-                },
+                means=_numbers_by_name(entries["means"], float),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SettingError(f"a question about sums cannot be read: {error}") from None
         if question.about not in ("columns", "texts", "at-most", "features", "squares"):
             raise SettingError(f"there is no question about {question.about!r:.40}")
         return question
+
+
+def _numbers_by_name(
+    entries: Mapping[Any, Any], number_type: type[int] | type[float]
+) -> dict[str, tuple[Any, ...]]:
+    """Name -> numbers, of entries that nobody has checked."""
+    return {str(name): tuple(map(number_type, numbers)) for name, numbers in entries.items()}
 
 
 Answer = dict[str, np.ndarray]
@@ -117,15 +116,15 @@ columns     of a column with levels: rows ``(1, levels)`` or, if a least number 
             the numbers to predict ``(1 + outputs,)``
 texts       of a column: for each place a 1 and the bytes of a text, or zeros ``(places, 1 + bytes)``
 at-most     of a column: how many values are at most each bound ``(bounds,)``
-features    :data:`FEATURES`: the number of rows, and the sums of the features ``(1 + d,)``
-squares     :data:`FEATURES`, :data:`TARGETS`: sums of squared differences from the means
+features    :data:`FEATURE_SUMS`: the number of rows, and the sums of the features ``(1 + d,)``
+squares     :data:`FEATURE_SUMS`, :data:`TARGETS`: sums of squared differences from the means
 =========== =====================================================================================
 """
 
 Ask = Callable[[SumQuestion], Answer]
 """Ask all clients, and return the sum of their answers."""
 
-COLUMNS = SumQuestion(about="columns")
+COLUMN_QUESTION = SumQuestion(about="columns")
 
 
 class Client:
@@ -178,7 +177,7 @@ class Client:
                 }
             case "features":
                 features = self._features(question)
-                return {FEATURES: np.array([len(features), *features.sum(0)])}
+                return {FEATURE_SUMS: np.array([len(features), *features.sum(0)])}
             case _:
                 return self._squares(question)
 
@@ -209,25 +208,25 @@ class Client:
     def _findable(self, name: str, column: CategoryColumn) -> dict[int, tuple[str, int]]:
         """Place -> the most frequent unlisted text of it that can be found, and its rows."""
         rows_of_text = column.unlisted_rows(self._table[name], self._schema.marks)
-        found: dict[int, tuple[str, int]] = {}
+        text_of_bucket: dict[int, tuple[str, int]] = {}
         for level, rows in sorted(rows_of_text.items()):
             bucket = hash_bucket(name, level)
             if (
                 len(level.encode()) <= MAX_FOUND_LEVEL_BYTES
-                and rows > found.get(bucket, ("", 0))[1]
+                and rows > text_of_bucket.get(bucket, ("", 0))[1]
             ):
-                found[bucket] = level, rows
-        return found
+                text_of_bucket[bucket] = level, rows
+        return text_of_bucket
 
     def _texts(self, name: str, buckets: tuple[int, ...]) -> np.ndarray:
         """For each place a 1 and the bytes of this client's text, or zeros."""
         column = self._schema.columns[name]
         assert isinstance(column, CategoryColumn)
-        found = self._findable(name, column)
+        text_of_bucket = self._findable(name, column)
         texts = np.zeros((len(buckets), 1 + MAX_FOUND_LEVEL_BYTES), np.int64)
         for place, bucket in enumerate(buckets):
-            if bucket in found:
-                level_bytes = found[bucket][0].encode()
+            if bucket in text_of_bucket:
+                level_bytes = text_of_bucket[bucket][0].encode()
                 texts[place, : 1 + len(level_bytes)] = [1, *level_bytes]
         return texts
 
@@ -237,9 +236,9 @@ class Client:
 
     def _squares(self, question: SumQuestion) -> Answer:
         answer: Answer = {}
-        if FEATURES in question.means:
-            differences = self._features(question) - np.array(question.means[FEATURES])
-            answer[FEATURES] = np.square(differences).sum(0)
+        if FEATURE_SUMS in question.means:
+            differences = self._features(question) - np.array(question.means[FEATURE_SUMS])
+            answer[FEATURE_SUMS] = np.square(differences).sum(0)
         if TARGETS in question.means and self._targets is not None:
             differences = self._targets - np.array(question.means[TARGETS])
             answer[TARGETS] = np.square(differences).sum(0)
@@ -297,7 +296,7 @@ def agree(
     is_weighted = schema.class_weights == BALANCED
     answer: Answer = {}
     if schema.rules or is_weighted or scales_targets:
-        answer = ask(COLUMNS)
+        answer = ask(COLUMN_QUESTION)
     constant_schema = _with_constants(schema, answer, ask)
     # The means first, from sums and counts; then the deviations, from squared differences.
     means: dict[str, np.ndarray] = {}
@@ -305,7 +304,7 @@ def agree(
     sums = answer if scales_targets else {}
     if scales_inputs:
         sums = {**sums, **ask(SumQuestion(about="features", schema=constant_schema))}
-    for entry in (FEATURES, TARGETS):
+    for entry in (FEATURE_SUMS, TARGETS):
         if entry in sums:
             counts[entry] = float(sums[entry][0])
             means[entry] = sums[entry][1:] / max(counts[entry], 1.0)
@@ -326,7 +325,7 @@ def agree(
             scaling[entry] = (tuple(entry_means.tolist()), tuple(deviations.tolist()))
     return Agreed(
         schema=constant_schema,
-        scaling=scaling.get(FEATURES),
+        scaling=scaling.get(FEATURE_SUMS),
         target_scaling=scaling.get(TARGETS),
         class_weights=balanced(answer[TARGETS]) if is_weighted else (),
     )
@@ -343,7 +342,7 @@ def agreed(schema: TableSchema, ask: Ask) -> TableSchema:
         The schema, the same at all clients. A column without any value is filled with 0 (a date with
         2000-01-01).
     """
-    return _with_constants(schema, ask(COLUMNS) if schema.rules else {}, ask)
+    return _with_constants(schema, ask(COLUMN_QUESTION) if schema.rules else {}, ask)
 
 
 def balanced(class_counts: np.ndarray) -> tuple[float, ...]:
@@ -364,7 +363,7 @@ def balanced(class_counts: np.ndarray) -> tuple[float, ...]:
 def _with_constants(schema: TableSchema, sums: Answer, ask: Ask) -> TableSchema:
     columns = dict(schema.columns)
     value_counts: dict[str, int] = {}
-    found = _found_levels(schema, sums, ask)
+    levels_of_column = _found_levels(schema, sums, ask)
     for name, rule in schema.rules.items():
         column = schema.columns[name]
         if isinstance(column, CategoryColumn):
@@ -374,7 +373,7 @@ def _with_constants(schema: TableSchema, sums: Answer, ask: Ask) -> TableSchema:
                 for level, level_counts in zip(column.levels, counts, strict=True)
                 if column.is_common(*level_counts)
             ]
-            columns[name] = column.with_levels((*common, *found.get(name, ())))
+            columns[name] = column.with_levels((*common, *levels_of_column.get(name, ())))
         elif isinstance(column, MeasuredColumn):
             value_count, value_sum = sums[name].tolist()
             if not value_count:
@@ -408,7 +407,7 @@ def _found_levels(schema: TableSchema, sums: Answer, ask: Ask) -> dict[str, tupl
     if not buckets:
         return {}
     texts = ask(SumQuestion(about="texts", buckets=buckets))
-    found: dict[str, tuple[str, ...]] = {}
+    levels_of_column: dict[str, tuple[str, ...]] = {}
     for name, places in buckets.items():
         levels = []
         for place, expected, (clients_with_text, *byte_sums) in zip(
@@ -420,8 +419,8 @@ def _found_levels(schema: TableSchema, sums: Answer, ask: Ask) -> dict[str, tupl
             # Several texts in one place add up to no text of that place: they stay other.
             if level is not None and hash_bucket(name, level) == place:
                 levels.append(level)
-        found[name] = tuple(in_order(levels))
-    return found
+        levels_of_column[name] = tuple(in_order(levels))
+    return levels_of_column
 
 
 def _text_of(byte_sums: list[int], clients: int) -> str | None:

@@ -260,14 +260,14 @@ class NumberColumn(MeasuredColumn):
         """
         if not self.plausible:
             return
-        least, greatest = self.plausible
-        is_outside = (text_values < least) | (text_values > greatest)
+        low, high = self.plausible
+        is_outside = (text_values < low) | (text_values > high)
         outside_rows = is_outside[cells.text_of_row]
         if outside_rows.any():
             row = int(outside_rows.argmax())
             text = cells.texts[cells.text_of_row[row]]
             raise UserError(
-                f"{context}: the column {name} has values outside {least:g} to {greatest:g} in "
+                f"{context}: the column {name} has values outside {low:g} to {high:g} in "
                 f"{int(outside_rows.sum()):,} of {len(cells):,} rows, such as {text!r:.40} in row {row + 1:,}: "
                 "is it in another unit than the schema's?"
             )

@@ -52,7 +52,7 @@ SCENARIO_SETTINGS = (
 
 EXPERIMENT_ENTRIES = ("rounds", "eval_every", "seeds")
 
-HEADER = """\
+FEDERATION_HEADER = """\
 # A federation of sites with tables: everything that must be the same at the server and at all sites.
 # A site checks its rows with   coterie node federation.toml --client NAME --data FILE
 """
@@ -174,7 +174,7 @@ class TableFederation:
             "table_schema": self.schema.document(),
         }
         document["seeds"] = list(experiment.seeds)
-        return HEADER + toml_text(document)
+        return FEDERATION_HEADER + toml_text(document)
 
     @classmethod
     def of(cls, document: Mapping[str, Any], context: str) -> TableFederation:
@@ -354,8 +354,8 @@ def _schema_with_rules(
         if schema.columns[name].kind != recorded_schema.columns[name].kind
     ]
     if lacking or kinds_differ:
-        what = (
+        difference = (
             f"lacks {listed(lacking)}" if lacking else f"has another kind of {listed(kinds_differ)}"
         )
-        raise UserError(f"{path} is not the schema of {folder}: it {what}")
+        raise UserError(f"{path} is not the schema of {folder}: it {difference}")
     return schema

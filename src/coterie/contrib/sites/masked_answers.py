@@ -13,7 +13,7 @@ import numpy as np
 from coterie.contrib.sites.agreement import Answer
 from coterie.settings import SettingError
 
-WORD = np.dtype("<u4")
+MASK_WORD = np.dtype("<u4")
 
 MAX_MASKED_CLIENTS = 1000
 """Most clients whose numbers are added."""
@@ -56,7 +56,7 @@ def encoded(answer: Answer) -> np.ndarray:
             for place in range(NUM_DIGITS):
                 digit = scaled >> (DIGIT_BITS * place) & ((1 << DIGIT_BITS) - 1)
                 words.append(sign * digit)
-    return (np.array(words, np.int64) & 0xFFFFFFFF).astype(WORD)
+    return (np.array(words, np.int64) & 0xFFFFFFFF).astype(MASK_WORD)
 
 
 def _check_room(fits: bool, number: float) -> None:
@@ -67,7 +67,7 @@ def _check_room(fits: bool, number: float) -> None:
 def decoded(words: np.ndarray, form: dict[str, tuple[tuple[int, ...], bool]]) -> Answer:
     """Return the sum of answers from the sum of their integers ``(d,)``."""
     # Read as signed integers, sums of negative numbers are negative again.
-    signed = np.asarray(words, WORD).view("<i4").tolist()
+    signed = np.asarray(words, MASK_WORD).view("<i4").tolist()
     answer: Answer = {}
     start = 0
     for name, (shape, counts) in form.items():

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from coterie.cli.arguments import Command, Parser
 from coterie.printable import say
 
-DESCRIPTION = """\
+REGISTER_DESCRIPTION = """\
 Register the models of an export's groups in MLflow's model registry, with the run, the round, the group and a digest:
 that of the server in MLFLOW_TRACKING_URI, else of RUN/track/mlflow.
 
@@ -46,4 +46,4 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-REGISTER_COMMAND = Command("register exported models in MLflow", DESCRIPTION, options, run)
+REGISTER_COMMAND = Command("register exported models in MLflow", REGISTER_DESCRIPTION, options, run)

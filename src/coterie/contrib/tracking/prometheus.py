@@ -70,7 +70,7 @@ class Prometheus(Tracker):
         write_whole(self.file, text_format(numbers, labels).encode())
 
 
-FAMILIES: Sequence[tuple[str, str, str, Mapping[str, Labels]]] = (
+METRIC_FAMILIES: Sequence[tuple[str, str, str, Mapping[str, Labels]]] = (
     ("coterie_round", "gauge", "Number of the last recorded round.", {"round": {}}),
     ("coterie_finished", "gauge", "1 if the run has ended, else 0.", {"finished": {}}),
     (
@@ -132,7 +132,7 @@ def text_format(numbers: Mapping[str, float], labels: Labels) -> str:
         coterie_score{run="cfl",metric="accuracy",statistic="mean"} 0.5
     """
     lines: list[str] = []
-    for family, kind, meaning, members in FAMILIES:
+    for family, kind, meaning, members in METRIC_FAMILIES:
         samples = []
         for number_name, member_labels in members.items():
             if number_name in numbers:

@@ -9,7 +9,7 @@ from typing import Any
 from coterie.cli.arguments import Command, Parser, consent_options, whole
 from coterie.printable import say
 
-DESCRIPTION = """\
+TREES_DESCRIPTION = """\
 Group clients whose models are trees, forests or linear models, which have no updates to average. Each client's model is
 scored at each client on rows that were held out; clients whose models serve each other are a group, which is served by
 the mean of their predictions. Compared with each client alone, and with one ensemble for all. For tables.
@@ -111,4 +111,6 @@ def _matrix(federation: Any) -> str:
     return "\n".join(lines)
 
 
-COMMAND = Command("groups of clients with trees or linear models", DESCRIPTION, options, run)
+TREES_COMMAND = Command(
+    "groups of clients with trees or linear models", TREES_DESCRIPTION, options, run
+)

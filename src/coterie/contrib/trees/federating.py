@@ -14,7 +14,7 @@ from torch import Tensor
 
 from coterie.contrib.trees.grouping import (
     Candidate,
-    HeldOut,
+    HeldOutPredictions,
     Predictions,
     candidates,
     chosen,
@@ -39,7 +39,7 @@ ARRANGEMENTS: Mapping[str, str] = {
 }
 """What serves a client -> in words."""
 
-WIDTH = 100
+WORDS_WIDTH = 100
 """Columns of a line of text."""
 
 OutputsOf = Callable[[Split], tuple[Tensor, Tensor]]
@@ -199,23 +199,23 @@ class TreeFederation:
     def verdict(self) -> str:
         """Return whether the groups' ensembles are better than one for all, and than each client alone."""
         sentences = []
-        for other in ("all", "alone"):
-            difference, error = self._gain(other)
+        for arrangement in ("all", "alone"):
+            difference, error = self._gain(arrangement)
             if math.isnan(difference):
                 continue
             words = "not shown to differ from that of"
             if abs(difference) > 2 * error:
                 words = "better than with" if difference > 0 else "worse than with"
             sentences.append(
-                f"With groups, the mean {self.metric} is {words} {ARRANGEMENTS[other]} "
+                f"With groups, the mean {self.metric} is {words} {ARRANGEMENTS[arrangement]} "
                 f"(gain {difference:+.3f} ± {error:.3f})."
             )
-        return textwrap.fill(" ".join(sentences), WIDTH) or "No client has test rows."
+        return textwrap.fill(" ".join(sentences), WORDS_WIDTH) or "No client has test rows."
 
-    def _gain(self, other: str) -> tuple[float, float]:
+    def _gain(self, arrangement: str) -> tuple[float, float]:
         """How much better groups are than another arrangement in the mean over clients, and its standard error over them."""
         sign = 1 if self.better == "greater" else -1
-        gains = sign * (self.scores["groups"] - self.scores[other])
+        gains = sign * (self.scores["groups"] - self.scores[arrangement])
         gains = gains[~np.isnan(gains)]
         if len(gains) < 2:
             return math.nan, math.nan
@@ -291,11 +291,11 @@ def federate(
         _targets(kind, split.batch(torch.arange(len(split)))[1]) for split in held_out_of_client
     ]
     weights = np.array([float(len(world.clients[client].train)) for client in clients])
-    held_out = HeldOut(kind, predictions, held_targets, weights)
+    held_out = HeldOutPredictions(kind, predictions, held_targets, weights)
     cross_losses = held_out.cross_losses()
     # 3. The groups.
-    found = candidates(held_out, cross_losses)
-    labels = chosen(found).labels if groups is None else found[groups - 1].labels
+    partitions = candidates(held_out, cross_losses)
+    labels = chosen(partitions).labels if groups is None else partitions[groups - 1].labels
     # 4. Each client trains again, on all of its training rows, and the ensembles are scored.
     final_models = [model_of_client(client, world.clients[client].train, 2) for client in clients]
     labels_of_arrangement = {
@@ -324,7 +324,7 @@ def federate(
             for group in range(labels.max() + 1)
         ],
         cross_losses=cross_losses,
-        candidates=found,
+        candidates=partitions,
         metric=world.objective.main,
         better=world.objective.better,
         scores=scores,

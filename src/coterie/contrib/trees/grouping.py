@@ -30,12 +30,12 @@ from coterie.data.constant import Kind
 Predictions = np.ndarray
 """Probabilities of classes ``(b, classes)`` or of labels ``(b, m)``, or numbers ``(b, m)``."""
 
-MIN_PROBABILITY = 1e-6
+MIN_CLASS_PROBABILITY = 1e-6
 """Probabilities are at least this in a loss: one row of a class that a client has never seen would decide all."""
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOutPredictions:
     """What each client's model predicts for the held-out rows of each client.
 
     Attributes:
@@ -91,10 +91,10 @@ def losses_of(kind: Kind, predictions: Predictions, targets: np.ndarray) -> np.n
         return squared_errors
     if kind == "classes":
         of_target = predictions[np.arange(len(targets)), targets.astype(int)]
-        class_losses: np.ndarray = -np.log(np.maximum(of_target, MIN_PROBABILITY))
+        class_losses: np.ndarray = -np.log(np.maximum(of_target, MIN_CLASS_PROBABILITY))
         return class_losses
     of_label = np.where(targets > 0.5, predictions, 1 - predictions)
-    label_losses: np.ndarray = -np.log(np.maximum(of_label, MIN_PROBABILITY)).mean(axis=1)
+    label_losses: np.ndarray = -np.log(np.maximum(of_label, MIN_CLASS_PROBABILITY)).mean(axis=1)
     return label_losses
 
 
@@ -149,7 +149,7 @@ class Candidate:
         return int(self.labels.max()) + 1
 
 
-def candidates(held_out: HeldOut, cross_losses: np.ndarray) -> list[Candidate]:
+def candidates(held_out: HeldOutPredictions, cross_losses: np.ndarray) -> list[Candidate]:
     """Return the cuts of the dendrogram of clients, from one group to as many as clients.
 
     Args:
@@ -164,14 +164,14 @@ def candidates(held_out: HeldOut, cross_losses: np.ndarray) -> list[Candidate]:
     losses_of_cuts = [held_out.losses_of_groups(labels) for labels in labels_of_cuts]
     means = [float(np.mean([row.mean() for row in losses])) for losses in losses_of_cuts]
     best = int(np.argmin(means))
-    found = []
+    partitions = []
     for labels, losses, mean in zip(labels_of_cuts, losses_of_cuts, means, strict=True):
-        found.append(
+        partitions.append(
             Candidate(
                 labels, mean, mean - means[best], _standard_error(losses, losses_of_cuts[best])
             )
         )
-    return found
+    return partitions
 
 
 def _standard_error(losses: Sequence[np.ndarray], other_losses: Sequence[np.ndarray]) -> float:
@@ -184,6 +184,8 @@ def _standard_error(losses: Sequence[np.ndarray], other_losses: Sequence[np.ndar
     return math.sqrt(variance) / len(losses)
 
 
-def chosen(found: Sequence[Candidate]) -> Candidate:
+def chosen(partitions: Sequence[Candidate]) -> Candidate:
     """Return the fewest groups that are behind the best by one standard error at most."""
-    return next(candidate for candidate in found if candidate.behind <= candidate.standard_error)
+    return next(
+        candidate for candidate in partitions if candidate.behind <= candidate.standard_error
+    )

@@ -29,13 +29,13 @@ def model_of(family: str) -> ClassicModel:
     Raises:
         UserError: There is no such family, or its package is not installed.
     """
-    if family not in FAMILIES:
+    if family not in TREE_FAMILIES:
         raise UserError(
-            f"there is no family of models {family!r}{nearest(family, FAMILIES)} {known_list(FAMILIES)}"
+            f"there is no family of models {family!r}{nearest(family, TREE_FAMILIES)} {known_list(TREE_FAMILIES)}"
         )
     if family == "xgboost" and importlib.util.find_spec("xgboost") is None:
         raise UserError("the family xgboost needs XGBoost: pip install 'coterie[trees]'")
-    return FAMILIES[family]
+    return TREE_FAMILIES[family]
 
 
 def _fit_forest(min_leaf: int, rows: Rows, num_classes: int) -> Predict:
@@ -55,7 +55,9 @@ def _fit_forest(min_leaf: int, rows: Rows, num_classes: int) -> Predict:
 
 def _choose_forest(rows: Rows, validation_rows: Rows, num_classes: int) -> int:
     """Return the least size of a leaf with the least loss on other examples."""
-    return _least(MIN_FOREST_LEAVES, _fit_forest, rows, validation_rows, num_classes)
+    return _setting_of_least_loss(
+        MIN_FOREST_LEAVES, _fit_forest, rows, validation_rows, num_classes
+    )
 
 
 def _fit_xgboost(max_depth: int, rows: Rows, num_classes: int) -> Predict:
@@ -108,10 +110,12 @@ class _OfClasses:
 
 def _choose_xgboost(rows: Rows, validation_rows: Rows, num_classes: int) -> int:
     """Return the greatest depth with the least loss on other examples."""
-    return _least(MAX_XGBOOST_DEPTHS, _fit_xgboost, rows, validation_rows, num_classes)
+    return _setting_of_least_loss(
+        MAX_XGBOOST_DEPTHS, _fit_xgboost, rows, validation_rows, num_classes
+    )
 
 
-def _least(
+def _setting_of_least_loss(
     settings: tuple[int, ...], fit: Any, rows: Rows, validation_rows: Rows, num_classes: int
 ) -> int:
     """The setting with the least loss on other examples, the first of equal ones."""
@@ -123,7 +127,7 @@ def _least(
     return min(losses, key=lambda setting: losses[setting])
 
 
-FAMILIES: Mapping[str, ClassicModel] = {
+TREE_FAMILIES: Mapping[str, ClassicModel] = {
     "gradient boosting": MODEL_OF_FAMILY["gradient boosting"],
     "linear": MODEL_OF_FAMILY["linear"],
     "random forest": ClassicModel(MIN_FOREST_LEAVES[0], _choose_forest, _fit_forest),

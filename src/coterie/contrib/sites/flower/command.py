@@ -125,8 +125,8 @@ def write_app(arguments: argparse.Namespace) -> int:
     package = out / APP_PACKAGE
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
-    for name, (where, module, function) in modules.items():
-        text = APP_MODULE.format(where=where, module=module, function=function)
+    for name, (imported_from, module, function) in modules.items():
+        text = APP_MODULE.format(where=imported_from, module=module, function=function)
         (package / f"{name}.py").write_text(text)
     (out / "pyproject.toml").write_text(pyproject)
     (out / FILE_NAME).write_text(federation.toml())

@@ -15,7 +15,7 @@ from coterie.contrib.sites import agreement
 from coterie.contrib.sites.agreement import Answer, SumQuestion
 from coterie.contrib.sites.cells import Cells
 from coterie.contrib.sites.federation_file import TableFederation
-from coterie.contrib.sites.flower.site_app import ACTION, ANSWER, QUESTION
+from coterie.contrib.sites.flower.site_app import ACTION, QUESTION, SITE_ANSWER
 from coterie.contrib.sites.masked_answers import MAX_MASKED_CLIENTS, decoded, form_of, size_of
 from coterie.contrib.sites.site import agreed_facts, feature_schema
 from coterie.core import Client
@@ -25,7 +25,7 @@ from coterie.engines.workers import EngineError
 from coterie.extensions import provided
 from coterie.printable import printable
 
-MAX_ATTEMPTS = 3
+MAX_AGREEMENT_ATTEMPTS = 3
 """Most times that the sites begin to agree: a site which falls silent is left out, and all begin again."""
 
 MIN_MASKED_CLIENTS = 3
@@ -60,11 +60,11 @@ class GridAgreement:
     clients: tuple[Client, ...] = ()
     questions: int = 0
 
-    def agree(self, wanted: int, seconds: float) -> dict[str, Any]:
+    def agree(self, num_sites: int, seconds: float) -> dict[str, Any]:
         """Wait for the sites, and return the facts that follow from their sums, see :func:`.site.agreed_facts`.
 
         Args:
-            wanted: Number of sites that must be connected.
+            num_sites: Number of sites that must be connected.
             seconds: Longest time to wait for them.
 
         Raises:
@@ -73,8 +73,8 @@ class GridAgreement:
         schema = feature_schema(self.federation)
         scaling = self.federation.scenario.scaling
         lost: set[Client] = set()
-        for _ in range(MAX_ATTEMPTS):
-            self._wait_for_sites(wanted, seconds, lost)
+        for _ in range(MAX_AGREEMENT_ATTEMPTS):
+            self._wait_for_sites(num_sites, seconds, lost)
             self.questions = 0
             try:
                 agreed = agreement.agree(
@@ -90,18 +90,18 @@ class GridAgreement:
                 continue
             facts = agreed_facts(self.federation, agreed)
             if self.questions:
-                how = "of masked sums" if self.federation.masks else "of sums"
+                sums_in_words = "of masked sums" if self.federation.masks else "of sums"
                 self.say(
                     f"{len(self.clients)} sites agreed on the constants of {len(facts['about']['features'])} "
-                    f"features by {self.questions} questions {how}"
+                    f"features by {self.questions} questions {sums_in_words}"
                 )
             return facts
         raise EngineError(
-            f"the sites began {MAX_ATTEMPTS} times to agree on constants, and one fell silent each time"
+            f"the sites began {MAX_AGREEMENT_ATTEMPTS} times to agree on constants, and one fell silent each time"
         )
 
-    def _wait_for_sites(self, wanted: int, seconds: float, lost: set[Client]) -> None:
-        online = self.nodes.wait_for_clients(wanted, seconds, self.say)
+    def _wait_for_sites(self, num_sites: int, seconds: float, lost: set[Client]) -> None:
+        online = self.nodes.wait_for_clients(num_sites, seconds, self.say)
         # Nodes whose tables do not fit say so in place of a schema.
         self.nodes.agree_on_schema()
         accepted = online.intersection(self.nodes.client_of_node.values()) - lost
@@ -201,7 +201,7 @@ def _message_of(question: SumQuestion) -> RecordDict:
 
 def _answer_in(content: RecordDict, form: Mapping[str, Any], client: Client) -> Answer:
     """The answer in a reply. Nothing in it is trusted."""
-    record = content.get(ANSWER)
+    record = content.get(SITE_ANSWER)
     if not isinstance(record, ArrayRecord) or set(record) != set(form):
         raise SiteLost(client, "its answer has other entries than were asked for")
     answer: Answer = {}

@@ -44,7 +44,7 @@ QUESTION = "coterie-sums"
 ACTION = "coterie_sums"
 """Action of the messages with questions, and with the steps of masked sums."""
 
-ANSWER = "coterie-answer"
+SITE_ANSWER = "coterie-answer"
 """Record of a reply: an array for each entry of an answer."""
 
 DATA = "data"
@@ -246,4 +246,4 @@ def answered(federation: TableFederation, content: RecordDict, context: Context)
         masked: RecordDict = sums.masked_vector(content, encoded(answer), context)
         return masked
     arrays = {name: Array(numbers) for name, numbers in answer.items()}
-    return RecordDict({ANSWER: ArrayRecord(arrays)})
+    return RecordDict({SITE_ANSWER: ArrayRecord(arrays)})
