@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -24,8 +25,15 @@ BLOCKS = re.findall(r"^```(python|sh|bash)\n(.*?)^```$", STEPS, re.MULTILINE | r
 HOSPITALS = ("aar", "bern", "como", "delft", "esbo", "faro", "graz", "hull")
 
 
+MAX_LOAD_OF_CORE = 1.5
+"""Processes for each core, beyond which SuperNodes lose their connections: they answer too late."""
+
+
 @pytest.mark.slow
 def test_the_page_leads_from_eight_tables_to_predictions(tmp_path: Path) -> None:
+    cores = os.cpu_count() or 1
+    if os.getloadavg()[0] > MAX_LOAD_OF_CORE * cores:
+        pytest.skip("the machine is too busy for eight SuperNodes")
     port, *_ = free_ports(len(HOSPITALS) + 1, together=True)
     folder = tmp_path / "federation"
     programs = tmp_path / "bin"
