@@ -99,7 +99,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: Training(nesterov=True),
         "Training has no setting 'nesterov' (got True; known: lr, lr_decay",
     ),  # type: ignore[call-arg]
-    "value": (lambda: Training(nesterov=True), "weight_decay, clip, proximal)"),  # type: ignore[call-arg]
+    "value": (lambda: Training(nesterov=True), "weight_decay, clip, proximal, "),  # type: ignore[call-arg]
     "of the method": (
         lambda: coterie.run("fedavg", world(), rounds=1, fraction=0.1),  # type: ignore[call-arg]
         "run has no setting 'fraction'; it is a setting of the method fedavg: give coterie.methods.FedAvg(fraction=...)",

@@ -97,7 +97,10 @@ def test_a_summary_has_the_privacy_spent(tmp_path: Path) -> None:
     lines = Record(tmp_path / "run").lines()
     assert [line["released"] for line in lines] == [{"0": 1, "1": 1, "2": 1, "3": 1}] * 3
     found = summary(tmp_path / "run")
-    assert found["privacy"] == {"epsilon": spent(4.0, 3, 1e-3), "delta": 1e-3, "updates": 3}
+    assert (
+        found["privacy"].items()
+        >= {"epsilon": spent(4.0, 3, 1e-3), "delta": 1e-3, "updates": 3}.items()
+    )
     assert found["boundary"]["noise"] == 4.0
     json.dumps(found)
 

@@ -459,7 +459,7 @@ def test_hardly_any_noise_in_a_forged_run_spends_everything(run: Path, delta: bo
 
     change(run, noised)
     change_lines(run, lambda line: line.__setitem__("released", {"0": 1}))
-    assert summary(run)["privacy"] == {"epsilon": None, "delta": 1e-5, "updates": 3}
+    assert summary(run)["privacy"].items() >= {"epsilon": None, "delta": 1e-5, "updates": 3}.items()
     for command in ("compare", "report"):
         assert call(command, str(run))[0] == 0
 

@@ -230,6 +230,7 @@ NOT_WITH_KEPT_OPTIMIZER: tuple[Feature, ...] = ("halves", "stages", "mixture", "
 """What takes several trainings in one task, each of which would need an optimizer of its own."""
 
 
+@public
 def check_training(method: Any, training: Training) -> None:
     """Refuse settings of local training that a method's tasks cannot follow.
 

@@ -12,7 +12,7 @@ from coterie.data.world import World
 from coterie.extensions import imported
 from coterie.settings import SettingError, nearest
 
-Augmentation = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
+Augmentation = Callable[["torch.Tensor", "torch.Generator"], "torch.Tensor"]
 """Function of a batch of inputs and the generator of a client's task; returns inputs of the same shape."""
 
 

@@ -7,8 +7,21 @@ training. Trackers are installed by ``pip install 'coterie[track]'``. A package 
 of :class:`Tracker` and an entry point in the group ``coterie.trackers``.
 """
 
-from coterie.contrib.tracking.following import Tracking, track
-from coterie.contrib.tracking.trackers import TRACKERS as TRACKERS
-from coterie.contrib.tracking.trackers import Tracker as Tracker
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coterie.contrib.tracking.following import Tracking as Tracking
+    from coterie.contrib.tracking.following import track as track
+    from coterie.contrib.tracking.trackers import TRACKERS as TRACKERS
+    from coterie.contrib.tracking.trackers import Tracker as Tracker
 
 __all__ = ["TRACKERS", "Tracker", "Tracking", "track"]
+
+
+def __getattr__(name: str) -> Any:
+    # Importing this package imports nothing slow, so that help appears immediately.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from coterie.contrib.tracking import following, trackers
+
+    return getattr(following if name in ("Tracking", "track") else trackers, name)

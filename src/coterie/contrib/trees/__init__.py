@@ -11,5 +11,19 @@ models.
 - :mod:`.command`: ``coterie trees``
 """
 
-from coterie.contrib.trees.federating import TreeFederation as TreeFederation
-from coterie.contrib.trees.federating import federate as federate
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coterie.contrib.trees.federating import TreeFederation as TreeFederation
+    from coterie.contrib.trees.federating import federate as federate
+
+__all__ = ["TreeFederation", "federate"]
+
+
+def __getattr__(name: str) -> Any:
+    # Importing this package imports nothing slow, so that help appears immediately.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from coterie.contrib.trees import federating
+
+    return getattr(federating, name)
