@@ -102,7 +102,7 @@ nitpick_ignore_regex = [
         r"coterie\.(settings\.calls\.F|data\.losses\.\w+|data\.target_scale\.\w+|report\.explain\.Explanation)",
     ),
     # The states of methods, which are their own affair.
-    (r"py:class", r"coterie\.(methods|contrib\.private)\.\w+\.\w+"),
+    (r"py:class", r"coterie\.(methods|contrib\.(private|fleet))\.\w+\.\w+"),
 ]
 
 
@@ -235,6 +235,7 @@ def row(*cells: str) -> list[str]:
 
 METHOD_MODULES = (
     "coterie.methods.",
+    "coterie.contrib.fleet.timed",
     "coterie.contrib.rivals.",
     "coterie.contrib.private.split_half",
 )

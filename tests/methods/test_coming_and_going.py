@@ -33,9 +33,9 @@ def at_random(seed: int, share: float = 0.3) -> Silence:
 
 
 def sums_to_one(name: str) -> bool:
-    """Whether a model that is trained gets an average; not by IFCA's gradients, Cho's MAXFL, FedOpt and SCAFFOLD."""
+    """Whether a trained model is an average; not by IFCA's gradients, Cho's MAXFL, FedOpt, SCAFFOLD and old updates."""
     method = EXAMPLES[name]
-    if method.name in ("fedopt", "scaffold"):
+    if method.name in ("fedopt", "scaffold") or getattr(method, "mode", "") == "buffered":
         return False
     return getattr(method, "averaging", "") != "gradients" and getattr(method, "rule", "") != "cho"
 

@@ -244,9 +244,11 @@ class Timed:
         inner_replies = replies if state.is_round else self._of_current_models(state, replies)
         inner = self.method.step(state.inner, inner_replies)
         progress = dict(state.progress)
+        versions = dict(state.versions)
         if state.is_round:
             # All work in progress was given up.
             progress = {}
+            versions = {}
         for client in state.arriving:
             progress.pop(client, None)
         state = replace(
@@ -256,6 +258,7 @@ class Timed:
             server_step=state.server_step + 1,
             round=state.round + inner_plan.ends_round,
             progress=progress,
+            versions=versions,
             notes=(*self.method.explain(inner), clock_note),
         )
         return self._scheduled(state)
@@ -329,7 +332,6 @@ class Timed:
             until=until,
             is_round=True,
             lost_seconds=lost_seconds,
-            versions={},
         )
 
     def _scheduled_arrivals(self, state: TimedState, plan: Plan) -> TimedState:
