@@ -113,9 +113,13 @@ def clients_limited(
     return set(compress(clients, ~is_kept))
 
 
-def fence_note(clients: Iterable[Client]) -> Note:
-    """Describe whose reports were limited by the fences of the others' reports."""
+LOSSES_LIMITED = "reports on held-out examples are limited by those of the other clients"
+"""What happened to the clients whose reports the fences have changed."""
+
+
+def fence_note(clients: Iterable[Client], limit_in_words: str = LOSSES_LIMITED) -> Note:
+    """Describe whose reports were limited by the fences of the others' reports, and how."""
     limited_clients = tuple(sorted(clients))
     client_names = some([str(client) for client in limited_clients])
-    text = f"reports on held-out examples are limited by those of the other clients (robust.share): client {client_names}"
+    text = f"{limit_in_words} (robust.share): client {client_names}"
     return Note(kind="bound", effect="limits", clients=limited_clients, text=text)

@@ -24,7 +24,7 @@ Deviations
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import ClassVar
@@ -46,11 +46,13 @@ from coterie.core import (
     state,
     weights,
 )
-from coterie.methods._fences import fenced_positive
+from coterie.methods._fences import fence_note, fenced_positive
 from coterie.methods._leavers import entries_without
 from coterie.methods._one_model import OneModel
-from coterie.notebook.tables import some
 from coterie.settings import SettingError, check, setting
+
+CONTROLS_FORGOTTEN = "control variates far longer than those of the other clients are forgotten"
+"""What happened to clients whose control variates are beyond the fences."""
 
 
 @state("scaffold")
@@ -159,7 +161,7 @@ class Scaffold(OneModel[ScaffoldState]):
             far_clients = clients_beyond(controls)
             if far_clients:
                 controls = entries_without(controls, tuple(far_clients))
-                notes = (controls_note(far_clients),)
+                notes = (fence_note(far_clients, CONTROLS_FORGOTTEN),)
         # Line 17: c ← c + the sum of the changes of c_i, divided by the number N of all clients.
         known_controls = torch.stack(list(controls.values()))
         equal_weights = np.full(len(controls), 1 / len(controls))
@@ -206,14 +208,6 @@ def clients_beyond(controls: Mapping[Client, torch.Tensor]) -> list[Client]:
     norms = torch.stack([control.double().norm() for control in controls.values()]).numpy()
     is_beyond = norms > fenced_positive(norms) * (1 + 1e-9)
     return list(compress(controls, is_beyond))
-
-
-def controls_note(clients: Sequence[Client]) -> Note:
-    """Say whose control variates are forgotten."""
-    far_clients = tuple(sorted(clients))
-    client_names = some([str(client) for client in far_clients])
-    text = f"control variates far longer than those of the other clients are forgotten (robust.share): client {client_names}"
-    return Note(kind="bound", effect="limits", clients=far_clients, text=text)
 
 
 def steps_made(examples: int, training: Training, least_batch: int) -> int:

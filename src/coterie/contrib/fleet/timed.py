@@ -241,7 +241,9 @@ class Timed:
             return self._scheduled(replace(state, sizes=sizes))
         inner_plan = self._inner_plan(state)
         clock_note = self._clock_note(state, replies)
-        inner_replies = replies if state.is_round else self._of_current_models(state, replies)
+        inner_replies = replies
+        if not state.is_round:
+            inner_replies = self._of_current_models(state, inner_plan, replies)
         inner = self.method.step(state.inner, inner_replies)
         progress = dict(state.progress)
         versions = dict(state.versions)
@@ -447,9 +449,8 @@ class Timed:
         models = torch.stack(rows) if rows else torch.zeros(0, state.parameters)
         return Plan(models=models, tasks=tasks, need="rows")
 
-    def _of_current_models(self, state: TimedState, replies: Replies) -> Replies:
+    def _of_current_models(self, state: TimedState, plan: Plan, replies: Replies) -> Replies:
         """The replies as if their updates were of the current plan's models: scaled by age, and averaged."""
-        plan = self._inner_plan(state)
         num_models = len(plan.models)
         current_rows = []
         factors = []
