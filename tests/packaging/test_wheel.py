@@ -164,6 +164,7 @@ NEED = {
     "coterie.contrib.ray.cluster": ("ray",),
     "coterie.contrib.private.flower": ("flwr", "cryptography", "google"),
     "coterie.contrib.private.masks": ("cryptography",),
+    "coterie.contrib.sites.flower": ("flwr", "cryptography", "google"),
     "coterie.report.figures.clients": ("matplotlib",),
     "coterie.report.figures.drawings": ("matplotlib",),
     "coterie.report.figures.partition": ("matplotlib",),
