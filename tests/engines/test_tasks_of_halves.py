@@ -392,6 +392,22 @@ def test_a_personal_model_beside_halves_is_that_of_a_task_without_halves(
         torch.testing.assert_close(kept[0][client], kept[1][client], rtol=1e-5, atol=1e-6)
 
 
+def test_on_a_half_a_client_only_trains() -> None:
+    """A personal model and held-out losses are of all of its data: on the halves they were made and thrown away."""
+    task = Task(
+        offered=(0,),
+        halves=True,
+        personal=Personal(epochs=2),
+        holdout=Holdout(share=0.25, report_losses=True),
+    )
+    order = Order(task=task, training=Training(), lr=0.1, key=(0, 1, 0), client=3)
+    first, second, beside = training.divided(order, can_halve=True)
+    for half in (first, second):
+        assert half.task.personal is None
+        assert half.task.holdout == Holdout(share=0.25)
+    assert (beside.task.personal, beside.task.holdout) == (task.personal, task.holdout)
+
+
 def flower() -> Any:
     return pytest.importorskip("flowered", reason="Flower is not installed")
 

@@ -95,7 +95,9 @@ def divided(order: Order, *, can_halve: bool) -> list[Order]:
     task = order.task
     if not (task.halves and can_halve):
         return [order]
-    orders = [replace(order, half=0), replace(order, half=1)]
+    # On a half, the client only trains.
+    task_of_half = replace(task, personal=None, holdout=replace(task.holdout, report_losses=False))
+    orders = [replace(order, task=task_of_half, half=half) for half in (0, 1)]
     # What the server asks of all of the client's data takes a third training.
     task_beside_halves = _beside_halves(task)
     if task_beside_halves is not None:
