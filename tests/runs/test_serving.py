@@ -21,6 +21,7 @@ from coterie.runs.folders import begin
 from coterie.runs.group_profiles import SiteMoments, group_profiles
 from coterie.runs.loading import read_document
 from coterie.runs.model_cards import mean_interval, wilson_interval
+from coterie.runs.placing import Placement
 from coterie.runs.run import Run
 from coterie.runs.served_facts import constant_losses
 from coterie.runs.site_moments import CLASS_LOGITS, LABEL_LOGITS, fitted_description, with_spread
@@ -121,6 +122,29 @@ def test_groups_that_do_not_differ_are_not_told_apart() -> None:
     profiles = group_profiles(groups)
     for _ in range(20):
         assert profiles.probabilities(moments(list(rng.normal(0, 1, 8)), 30)).max() < 0.9
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "none", "accuracy", "expected"),
+    [
+        ([0.6, 0.3], 0.1, 0.9, 0),
+        # Naming the group of 3 of the 5 clients would be right as often.
+        ([0.6, 0.3], 0.1, 0.6, None),
+        ([0.3, 0.6], 0.1, 0.61, 1),
+        # Sure of this site, though not of the training clients.
+        ([0.97, 0.02], 0.01, 0.2, 0),
+        ([0.2, 0.3], 0.5, 0.9, None),
+    ],
+)
+def test_the_group_to_use_is_one_that_can_be_told(
+    probabilities: list[float], none: float, accuracy: float, expected: int | None
+) -> None:
+    groups: list[dict[str, Any]] = [
+        {"group": number, "clients": clients, "probability": probability}
+        for number, (clients, probability) in enumerate(zip((3, 2), probabilities, strict=True))
+    ]
+    placement = Placement(groups, none, 40, "inputs", accuracy, None)
+    assert placement.group_to_use == expected
 
 
 @seeded(2)
@@ -318,6 +342,10 @@ def test_labels_place_a_site_where_inputs_cannot(
     # Both groups have the same inputs.
     unlabelled = coterie.place(export, tmp_path / "site.csv")
     assert max(entry["probability"] for entry in unlabelled.groups) < 0.95
+    assert unlabelled.best is not None
+    assert unlabelled.group_to_use is None
+    assert "cannot be told apart" in unlabelled.verdict()
+    assert placement.group_to_use == 1
     # Findings that no column tells are like no group.
     write_csv(tmp_path / "odd.csv", {**columns, "finding": ["yes", "no"] * 20})
     assert coterie.place(export, tmp_path / "odd.csv", labels="finding").best is None

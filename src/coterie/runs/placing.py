@@ -72,6 +72,24 @@ class Placement:
         likeliest = max(self.groups, key=lambda entry: entry["probability"])
         return None if self.none > likeliest["probability"] else int(likeliest["group"])
 
+    @property
+    def group_to_use(self) -> int | None:
+        """The group whose model the site should use; None for the default model of the export.
+
+        It is the likeliest group. It is None if *none of these* is likelier, and if the groups cannot
+        be told apart: the likeliest group is then little more than the one with the most clients.
+        """
+        highest_probability = max(entry["probability"] for entry in self.groups)
+        if highest_probability >= SURE or self._tells_groups_apart:
+            return self.best
+        return None
+
+    @property
+    def _tells_groups_apart(self) -> bool:
+        """Whether the training clients are placed better than by always naming the largest group."""
+        num_clients = [entry["clients"] for entry in self.groups]
+        return self.accuracy > max(num_clients) / sum(num_clients)
+
     def to_pandas(self) -> Any:
         """Return a pandas data frame with a row for each group, and one for none of these.
 
@@ -107,9 +125,6 @@ class Placement:
         by = "its labels" if self.source == "labels" else "its inputs, without labels"
         of_rows = f"{self.rows} row{'' if self.rows == 1 else 's'}"
         trust = f"This finds the own group of {self.accuracy:.0%} of the training clients, each left out in turn."
-        # Always naming the largest group would be right as often.
-        num_clients = [entry["clients"] for entry in self.groups]
-        tells_groups_apart = self.accuracy > max(num_clients) / sum(num_clients)
         highest_probability = max(entry["probability"] for entry in self.groups)
         if self.best is None:
             return (
@@ -118,7 +133,7 @@ class Placement:
             )
         if highest_probability >= SURE:
             return f"By {by} ({of_rows}), the site is of group {self.best}.\n{trust}"
-        if not tells_groups_apart and len(self.groups) > 1:
+        if not self._tells_groups_apart and len(self.groups) > 1:
             return f"By {by} ({of_rows}), groups cannot be told apart here: use labelled rows.\n{trust}"
         advice = "more labelled rows" if self.source == "labels" else "some labelled rows"
         return f"By {by} ({of_rows}), group {self.best} is the likeliest, but not sure: use {advice}.\n{trust}"
