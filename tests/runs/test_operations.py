@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import yaml
 
 import coterie
+from coterie.cli import main
 from coterie.contrib.tracking.prometheus import METRIC_FAMILIES
 from coterie.records.record import Record
 from coterie.runs.experiment import make
@@ -26,6 +28,10 @@ SPEC: dict[str, Any] = {
     "rounds": 4,
     "workers": 1,
 }
+
+
+TINY_RUN = ["run", "--scenario", "synthetic/groups", "--method", "fedavg", "--rounds", "2"]
+"""The command of a run with few rounds."""
 
 
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
@@ -59,12 +65,44 @@ def test_the_page_shows_the_units_of_the_examples() -> None:
         assert f"```text\n{(OPERATIONS / unit).read_text()}```" in page
 
 
-def test_alerts_ask_for_metrics_that_exist() -> None:
-    families = {family for family, _, _, _ in METRIC_FAMILIES}
-    rules = yaml.safe_load((OPERATIONS / "alerts.yml").read_text())["groups"][0]["rules"]
+METRIC_IN_RULE = re.compile(r"(coterie_\w+)(?:\{([^}]*)\})?")
+"""A metric in a rule of Prometheus, and its labels."""
+
+SAMPLE = re.compile(r"^(\w+)\{(.*)\} \S+$")
+"""A line of a file for Prometheus."""
+
+
+def test_alerts_ask_for_metrics_that_a_tracked_run_has(tmp_path: Path) -> None:
+    # What a run really writes: the names, and the values of their labels.
+    folder = tmp_path / "run"
+    assert main([*TINY_RUN, "--workers", "1", "--track", "prometheus", "--out", str(folder)]) == 0
+    (file,) = folder.rglob("*.prom")
+    label_sets: dict[str, list[dict[str, str]]] = {}
+    for line in file.read_text().splitlines():
+        if sample := SAMPLE.match(line):
+            labels = dict(re.findall(r'(\w+)="([^"]*)"', sample[2]))
+            label_sets.setdefault(sample[1], []).append(labels)
+    assert "coterie_round" in label_sets
+    document = yaml.safe_load((OPERATIONS / "alerts.yml").read_text())
+    rules = [rule for group in document["groups"] for rule in group["rules"]]
+    assert len({rule["alert"] for rule in rules}) == len(rules) >= 3
     for rule in rules:
-        named = {word for word in families if word in rule["expr"]}
-        assert named, rule["expr"]
+        assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+        metrics = METRIC_IN_RULE.findall(rule["expr"])
+        assert metrics, rule["expr"]
+        for name, selector in metrics:
+            wanted = dict(re.findall(r'(\w+)="([^"]*)"', selector))
+            matching = [labels for labels in label_sets[name] if wanted.items() <= labels.items()]
+            assert matching, (name, selector)
+        # Its sentence names labels that the metrics have.
+        for label in re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]):
+            assert all(label in label_sets[name][0] for name, _ in metrics)
+
+
+def test_the_page_lists_the_metrics_that_exist() -> None:
+    page = (ROOT / "docs" / "deploy" / "operate.md").read_text()
+    listed = set(re.findall(r"`(coterie_\w+)`", page))
+    assert {family for family, _, _, _ in METRIC_FAMILIES} <= listed
 
 
 def lines_of(run: Path) -> list[dict[str, Any]]:
