@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from coterie.core import Training as Training
     from coterie.data.attendance import Attendance as Attendance
     from coterie.data.frames import from_frame as from_frame
+    from coterie.data.generated import from_function as from_function
     from coterie.data.objective import CLASSIFICATION as CLASSIFICATION
     from coterie.data.objective import METRICS as METRICS
     from coterie.data.objective import MULTILABEL as MULTILABEL
@@ -94,6 +95,7 @@ _MODULE_OF_NAME = {
     "compare": "report.compared",
     "explain": "report.explain",
     "from_frame": "data.frames",
+    "from_function": "data.generated",
     "from_lists": "data.own",
     "load": "runs.loading",
     "place": "runs.placing",

@@ -43,6 +43,7 @@ class Purpose(IntEnum):
     HOLDOUT = 15
     OWN_CODE = 16
     VALIDATION = 17
+    TESTED = 18
 
 
 def numpy_generator(*key: int) -> np.random.Generator:

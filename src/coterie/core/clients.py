@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeVar, dataclass_transform
 
 from coterie.settings.calls import public
@@ -131,3 +133,89 @@ def without(clients: Iterable[Client], removed_clients: Iterable[Client]) -> tup
     """Return ``clients`` without the removed ones, in the same order."""
     removed_set = set(removed_clients)
     return tuple(client for client in clients if client not in removed_set)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Many clients: what all clients of a group have in common is stored once, and not for each of them.
+
+
+Value = TypeVar("Value")
+
+
+def is_among(client: Client, clients: Sequence[Client]) -> bool:
+    """Return whether a client is one of ``clients``, which are sorted, in the time of a binary search."""
+    position = bisect_left(clients, client)
+    return position < len(clients) and clients[position] == client
+
+
+def among(candidates: Iterable[Client], clients: Sequence[Client]) -> list[Client]:
+    """Return those of a few candidates that are among many ``clients``, which are sorted; sorted."""
+    return [client for client in sorted(candidates) if is_among(client, clients)]
+
+
+class SharedValues(Mapping[Client, Value]):
+    """Client -> value, where clients of a group share one.
+
+    Args:
+        groups: Groups without a common client, each as its sorted clients and their value.
+    """
+
+    def __init__(self, groups: Iterable[tuple[Sequence[Client], Value]]) -> None:
+        self.groups = [(clients, value) for clients, value in groups if clients]
+
+    @property
+    def distinct(self) -> list[Value]:
+        """The values of the groups."""
+        return [value for _, value in self.groups]
+
+    def __getitem__(self, client: Client) -> Value:
+        for clients, value in self.groups:
+            if is_among(client, clients):
+                return value
+        raise KeyError(client)
+
+    def __iter__(self) -> Iterator[Client]:
+        if len(self.groups) == 1:
+            return iter(self.groups[0][0])
+        return iter(sorted(chain.from_iterable(clients for clients, _ in self.groups)))
+
+    def __len__(self) -> int:
+        return sum(len(clients) for clients, _ in self.groups)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+def distinct_values(values: Mapping[Client, Value]) -> Iterable[Value]:
+    """Return the values of all clients, each once if clients share them."""
+    return values.distinct if isinstance(values, SharedValues) else values.values()
+
+
+class AllBut(Collection[Client]):
+    """The clients of a mapping without some of them.
+
+    Args:
+        clients: The mapping.
+        exceptions: Those of its clients that are left out.
+    """
+
+    def __init__(self, clients: Mapping[Client, Any], exceptions: Iterable[Client]) -> None:
+        self.clients = clients
+        self.exceptions = frozenset(exceptions)
+
+    def __contains__(self, client: object) -> bool:
+        return client not in self.exceptions and client in self.clients
+
+    def __iter__(self) -> Iterator[Client]:
+        return (client for client in sorted(self.clients) if client not in self.exceptions)
+
+    def __len__(self) -> int:
+        return len(self.clients) - len(self.exceptions)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Collection) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 import numpy as np
 import torch
 
-from coterie.core.clients import Client, Groups
+from coterie.core.clients import Client, Groups, distinct_values
 from coterie.core.notes import Note
 from coterie.core.replies import Replies
 from coterie.core.tasks import Neighbours, Plan, Task, Training
@@ -91,18 +91,25 @@ class Cohort:
         Returns:
             The drawn clients that are present, sorted.
         """
+        all_present = members is self.present
         # The order of the members must not change the draw.
         members = sorted(members)
         sample_size = max(round(fraction * len(members)), self.fewest)
         if sample_size < len(members):
             # The smallest id names the group, so groups draw independently of each other.
             generator = numpy_generator(self.seed, Purpose.SAMPLE, self.exchange, members[0])
-            members = sorted(
-                int(client) for client in generator.choice(members, size=sample_size, replace=False)
-            )
+            # Positions take time in proportion to the sample, and not to all members.
+            positions = generator.choice(len(members), size=sample_size, replace=False)
+            members = sorted(members[position] for position in positions.tolist())
         # The draw does not depend on who is present: absent clients are dropped after it.
-        present_clients = set(self.present)
-        return tuple(client for client in members if client in present_clients)
+        if all_present:
+            return tuple(members)
+        return tuple(client for client in members if client in self._present_clients)
+
+    @cached_property
+    def _present_clients(self) -> frozenset[Client]:
+        """``present`` as a set, which is made once for the samples of all groups."""
+        return frozenset(self.present)
 
 
 @public
@@ -146,7 +153,7 @@ class Assignment:
     path: Mapping[Client, tuple[int, ...]] = field(default_factory=dict)
     ensemble: bool = False
     part: str = ""
-    plain: tuple[Client, ...] = ()
+    plain: Collection[Client] = ()
     neighbours: Neighbours | None = None
     by_neighbours: tuple[Client, ...] | None = None
     hidden: bool = False
@@ -158,8 +165,8 @@ class Assignment:
             )
         # Every row that serves a client, alone or in the client's ensemble, must exist.
         model_count = len(self.models)
-        served_rows = set(self.row.values())
-        for row_path in self.path.values():
+        served_rows = set(distinct_values(self.row))
+        for row_path in distinct_values(self.path):
             served_rows.update(row_path)
         for row_number in served_rows:
             if not isinstance(row_number, (int, np.integer)) or not 0 <= row_number < model_count:

@@ -311,9 +311,10 @@ class Replies:
         """Return the replies of those of ``clients`` that answered, without means."""
         positions = self.positions(sorted(clients))
         answered_clients = tuple(self.clients[position] for position in positions)
+        answered = set(answered_clients)
         held_out_losses = {}
         for client, client_losses in self.held_out_losses.items():
-            if client in answered_clients:
+            if client in answered:
                 held_out_losses[client] = client_losses
         statistics: dict[Statistic, dict[Client, np.ndarray]] = {}
         for statistic, told_by_client in self.statistics.items():

@@ -56,6 +56,7 @@ def cautions(world: World) -> list[str]:
     Returns:
         The sentences; empty if there is nothing to say.
     """
+    world = world.examined
     sentences = (
         *world.hints,
         _of_scales(world),

@@ -16,6 +16,7 @@ from coterie.data.adversaries import Attack, flipped
 from coterie.data.attendance import Attendance, id_of
 from coterie.data.batches import Batch, Items, as_batch, mapped, rows, size
 from coterie.data.objective import Objective
+from coterie.data.on_demand import OnDemand, examined
 from coterie.data.schema import Schema
 from coterie.data.spelling import check_unlike
 from coterie.models.layout import averaging
@@ -238,7 +239,8 @@ class World:
     Attributes:
         clients: Client -> its data; with a drift, those of the first time step. The keys are whole
             numbers, or names of at most 100 characters; clients with names have the ids 0, 1, ...
-            in their order, and are shown by their names.
+            in their order, and are shown by their names. Data that are made on demand
+            (:func:`coterie.from_function`) are not all in memory.
         model: Function that makes a module with fresh parameters from torch's global generator;
             engines call it in a seeded scope.
         training: Settings of local training.
@@ -315,7 +317,9 @@ class World:
         wrong_values: list[Any] = [self.clients]
         if isinstance(self.clients, Mapping):
             wrong_values = [
-                data for data in self.clients.values() if not isinstance(data, ClientData)
+                data
+                for data in examined(self.clients).values()
+                if not isinstance(data, ClientData)
             ]
         if wrong_values:
             raise SettingError(
@@ -340,7 +344,7 @@ class World:
     def _check_clients(self) -> None:
         """Check each client's id and training data, in every time step."""
         for clients in self.steps:
-            for client, data in clients.items():
+            for client, data in examined(clients).items():
                 if not isinstance(client, int) or isinstance(client, bool) or client < 0:
                     raise ValueError(f"a client id must be a non-negative integer, got {client!r}")
                 if not len(data.train):
@@ -393,7 +397,16 @@ class World:
     @property
     def has_validation_scores(self) -> bool:
         """Whether clients have examples that are set aside for validation scores."""
-        return any(data.scoring is not None for data in self.clients.values())
+        return any(data.scoring is not None for data in examined(self.clients).values())
+
+    @property
+    def examined(self) -> World:
+        """The world whose data a check looks at: this one, or some clients of one whose data are made on demand."""
+        if not isinstance(self.clients, OnDemand):
+            return self
+        return replace(
+            self, clients=self.clients.examples, truth=None, attendance=Attendance(), attacks={}
+        )
 
     def step(self, round: int) -> int:
         """The time step, counted from 0, of a round, counted from 1; 0 without a drift."""
@@ -405,6 +418,9 @@ class World:
 
     def _take_names(self) -> None:
         """Give clients with names ids, and check the names."""
+        # Clients whose data are made on demand are numbered and have no names.
+        if isinstance(self.clients, OnDemand):
+            return
         given_keys: Iterable[Any] = self.clients
         # NumPy's integers become Python's.
         if any(isinstance(key, np.integer) for key in given_keys):
@@ -467,6 +483,8 @@ class World:
     @property
     def client_names(self) -> dict[Client, str]:
         """Client -> its name; empty if clients have no names."""
+        if isinstance(self.clients, OnDemand):
+            return {}
         return {client: data.name for client, data in self.clients.items() if data.name}
 
     @property
@@ -476,35 +494,41 @@ class World:
 
     def name(self, client: Client) -> str:
         """The client's name, or its id as text."""
+        if isinstance(self.clients, OnDemand):
+            return str(client)
         return self.clients[client].name or str(client)
 
     def __repr__(self) -> str:
-        # Examples of all clients together.
-        examples_of: Counter[str] = Counter()
-        for data in self.clients.values():
-            for split_name in SPLITS:
-                examples_of[split_name] += len(getattr(data, split_name))
-        split_sizes = (
-            f"{examples_of['train']:,} train, {examples_of['validation']:,} validation and "
-            f"{examples_of['test']:,} test examples"
-        )
+        # Examples of all clients together, unless that would make the data of all of them.
+        split_sizes = "data made on demand"
+        if not isinstance(self.clients, OnDemand):
+            examples_of: Counter[str] = Counter()
+            for data in self.clients.values():
+                for split_name in SPLITS:
+                    examples_of[split_name] += len(getattr(data, split_name))
+            split_sizes = (
+                f"{examples_of['train']:,} train, {examples_of['validation']:,} validation and "
+                f"{examples_of['test']:,} test examples"
+            )
         truth_words = ""
         if self.drift is not None:
             time_steps = count(len(self.drift.data), "time step")
             truth_words = f"; {time_steps} of {count(self.drift.period, 'round')}"
         elif self.truth is not None:
             truth_words = f"; {count(len(self.truth), 'true group')}"
-        shown_names = some([self.name(client) for client in self.clients])
+        shown_names = some(range(len(self.clients)))
+        if not isinstance(self.clients, OnDemand):
+            shown_names = some([self.name(client) for client in self.clients])
         client_count = count(len(self.clients), "client")
         return f"<World of {client_count}: {shown_names}; {split_sizes}; metric {self.objective.main}{truth_words}>"
 
     def _repr_html_(self) -> str:
-        # A row for each client, with its true group if it is known.
+        # A row for each client, with its true group if it is known; of many, for some.
         group_of_client: dict[Client, int] = {}
         for number, members in enumerate(self.truth or ()):
             group_of_client |= dict.fromkeys(members, number)
         table_rows = []
-        for client, data in self.clients.items():
+        for client, data in examined(self.clients).items():
             table_row: dict[str, Any] = {"client": self.name(client)}
             table_row |= {split_name: len(getattr(data, split_name)) for split_name in SPLITS}
             if group_of_client:

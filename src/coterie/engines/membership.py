@@ -16,6 +16,7 @@ from coterie.core import (
     Position,
     Replies,
     Statistic,
+    without,
 )
 from coterie.data.attendance import Attendance
 from coterie.data.world import World
@@ -76,6 +77,9 @@ def admit_new(
     Returns:
         The position with the new members, and a note of kind "arrive" if there are any.
     """
+    # Without clients that join or are retired, all are members from the first round on.
+    if len(position.members) == len(roster.clients):
+        return position, ()
     # Newcomers are clients that are present, and are not members.
     current_members = set(position.members)
     next_round = position.round + 1
@@ -124,6 +128,9 @@ STATISTIC_IN_WORDS: dict[Statistic, str] = {
 
 def present(attendance: Attendance, position: Position) -> tuple[Client, ...]:
     """Members that are present in the next round."""
+    # In most worlds all are.
+    if not attendance.joins and not attendance.away:
+        return position.members
     next_round = position.round + 1
     return tuple(client for client in position.members if attendance.is_present(client, next_round))
 
@@ -179,10 +186,10 @@ def retire_silent(
         for client, missed_in_a_row in missed_by_member.items()
         if missed_in_a_row >= patience
     )
-    staying = tuple(client for client in position.members if client not in set(retired))
     # The last members are never retired.
-    if not retired or not staying or not isinstance(method, Admits):
+    if not 0 < len(retired) < len(position.members) or not isinstance(method, Admits):
         return replace(position, missed=missed_by_member), ()
+    staying = without(position.members, retired)
     verb = "counts" if len(retired) == 1 else "count"
     note_text = (
         f"{_named(retired)} {verb} as away: "
@@ -219,9 +226,15 @@ def missed_rounds(
     """Rounds in a row that each member has missed; a round in which it is present and has no task does not count."""
     answered_clients = set(answering_clients)
     # A client that is absent misses a round, and one that was asked and has not answered.
-    missing = set(asked_clients) | (set(members) - set(present_clients))
+    missing = set(asked_clients)
+    if len(present_clients) < len(members):
+        missing |= set(members) - set(present_clients)
+    # All others have missed no round, now or before, or answer again.
+    may_have_missed = (missing | set(missed_before)) - answered_clients
+    if not may_have_missed:
+        return {}
     missed_by_member = {}
-    for client in members:
+    for client in [client for client in members if client in may_have_missed]:
         missed_in_a_row = missed_before.get(client, 0) + (client in missing)
         if missed_in_a_row and client not in answered_clients:
             missed_by_member[client] = missed_in_a_row

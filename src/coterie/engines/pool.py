@@ -26,6 +26,7 @@ from coterie.core import (
     as_groups,
 )
 from coterie.data.objective import VALIDATION
+from coterie.data.on_demand import OnDemand
 from coterie.data.world import Split, World
 from coterie.engines.worker import DRAWN, PlacedOrder, Test, Worker
 from coterie.engines.workers import Hardware, Workers, shared_matrix
@@ -618,13 +619,17 @@ class ClientPool:
     # ------------------------------------------------------------------------------------------------------
 
     def evaluate(
-        self, assignment: Assignment, position: Position
+        self,
+        assignment: Assignment,
+        position: Position,
+        clients: Sequence[Client] | None = None,
     ) -> dict[Client, dict[str, float]]:
         """Test the model, or the ensemble, of each client on its own test data, and on what is set aside for validation scores.
 
         Args:
             assignment: The model of each client.
             position: The position after the round, with the clients' own values.
+            clients: The clients that are tested, as far as a model serves them; None for all.
 
         Returns:
             Client -> metric -> value, and the sums of metrics that have some, see ``flat``.
@@ -633,17 +638,26 @@ class ClientPool:
         Raises:
             EngineError: A test failed.
         """
-        scores = self._scores(assignment, position, "test")
+        if clients is None:
+            clients = sorted(assignment.row)
+        clients = [client for client in clients if client in assignment.row]
+        scores = self._scores(assignment, position, "test", clients)
         if self.world.has_validation_scores:
-            for client, results in self._scores(assignment, position, "scoring").items():
+            for client, results in self._scores(
+                assignment, position, "scoring", clients
+            ).items():
                 validation_scores = {VALIDATION + key: value for key, value in results.items()}
                 scores[client] = {**scores[client], **validation_scores}
         return scores
 
     def _scores(
-        self, assignment: Assignment, position: Position, part: str
+        self,
+        assignment: Assignment,
+        position: Position,
+        part: str,
+        tested_clients: Sequence[Client],
     ) -> dict[Client, dict[str, float]]:
-        """The results of all clients on one part of their data: ``test`` or ``scoring``.
+        """The results of some clients on one part of their data: ``test`` or ``scoring``.
 
         Each distinct pair of models and test examples is computed once.
         """
@@ -653,7 +667,7 @@ class ClientPool:
         personal_rows: list[Tensor] = []
         tests: dict[tuple[int, ...], dict[tuple[int, int], dict[int, list[Client]]]] = {}
         tests_with_neighbours: dict[tuple[tuple[int, ...], Client], list[Test]] = {}
-        for client in sorted(assignment.row):
+        for client in tested_clients:
             row_numbers = assignment.serving(client)
             own_values = position.own(assignment, client)
             if own_values is not None:
@@ -679,6 +693,9 @@ class ClientPool:
                 ]
                 continue
             example_key = (id(test_split.inputs), id(test_split.index))
+            if isinstance(self.world.clients, OnDemand):
+                # The tensors may be forgotten, and their ids used again.
+                example_key = (-1, client)
             same_examples = tests.setdefault(row_numbers, {}).setdefault(example_key, {})
             same_examples.setdefault(id(test_split.targets), []).append(client)
 
@@ -775,6 +792,8 @@ class ClientPool:
 
     def _overlap(self, time_step: int, part: str) -> bool:
         """Whether the clients' test data overlap so much that it may pay to compute common examples once."""
+        if isinstance(self.world.clients, OnDemand):
+            return False
         if (time_step, part) not in self._overlaps:
             # Clients with the same examples count once.
             distinct_tests = {}

@@ -48,7 +48,7 @@ from coterie.engines.served import Nets
 from coterie.engines.traffic import as_sent, evaluations, traffic
 from coterie.engines.workers import EngineError, Hardware
 from coterie.models.layout import Layout
-from coterie.randomness import Purpose, seeded
+from coterie.randomness import Purpose, numpy_generator, seeded
 from coterie.robust import Robust
 from coterie.settings import SettingError
 
@@ -72,6 +72,7 @@ def rounds(
     device: str = "cpu",
     precision: str = "fp32",
     eval_every: int = 1,
+    eval_clients: int | None = None,
     start: Position | None = None,
     boundary: Boundary | None = None,
     robust: Robust | None = None,
@@ -91,6 +92,7 @@ def rounds(
         device: Device for training, see :class:`~coterie.engines.workers.Hardware`.
         precision: Number format for training, see :class:`~coterie.engines.workers.Hardware`.
         eval_every: Rounds between tests on the clients' test data. The last round is always tested.
+        eval_clients: Clients that are tested, the same random ones in each test; None for all.
         start: Position from which the run continues. None starts a new run.
         boundary: Operations on the rows between clients and server, such as clipping or noise.
         robust: Bounds on the influence of one client on the others.
@@ -113,6 +115,7 @@ def rounds(
     if start is not None:
         check_start(start, first_position, method, world, wire)
     position = replace(start or first_position, names=world.client_names)
+    tested_clients = drawn_for_tests(world, eval_clients, seed)
     with ClientPool(world, wire, hardware, robust, remote) as pool:
         while position.round < rounds:
             # One communication round: its exchanges, and the method's steps.
@@ -132,7 +135,7 @@ def rounds(
             round_number = finished_round.number
             if round_number % eval_every == 0 or round_number == rounds:
                 with clock("evaluate"):
-                    scores = pool.evaluate(finished_round.assignment, position)
+                    scores = pool.evaluate(finished_round.assignment, position, tested_clients)
                 finished_round = finished_round.tested(scores)
             yield replace(
                 finished_round,
@@ -142,6 +145,24 @@ def rounds(
                     world.model, wire, world.objective, world.steps[world.step(round_number)]
                 ),
             )
+
+
+def drawn_for_tests(
+    world: World, number: int | None, seed: int
+) -> tuple[Client, ...] | None:
+    """Return the clients that are tested; None for all.
+
+    Args:
+        world: The world.
+        number: How many are tested; None for all.
+        seed: Seed of the draw.
+    """
+    if number is None or number >= len(world.clients):
+        return None
+    generator = numpy_generator(seed, Purpose.TESTED)
+    positions = generator.choice(len(world.clients), size=number, replace=False)
+    clients = sorted(world.clients)
+    return tuple(sorted(clients[position] for position in positions.tolist()))
 
 
 def check_start(
@@ -442,10 +463,10 @@ def served_by_personal_models(assignment: Assignment, position: Position) -> tup
             each that is not served plainly is taken to have one.
     """
     kept_values = position.kept.get(assignment.part)
+    may_have_own = assignment.row if kept_values is None else kept_values
     served = []
-    for client in sorted(assignment.row):
-        has_own = kept_values is None or client in kept_values
-        if has_own and client not in assignment.plain:
+    for client in sorted(may_have_own):
+        if client in assignment.row and client not in assignment.plain:
             served.append(client)
     return tuple(served)
 

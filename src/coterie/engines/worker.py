@@ -14,6 +14,7 @@ from coterie import training as local
 from coterie.boundary import Wire, update_number
 from coterie.clustering.sketch import unchecked_sketch
 from coterie.core import Client, Neighbours
+from coterie.data.on_demand import OnDemand
 from coterie.data.world import ClientData, World
 from coterie.engines.plausible import Plausible
 from coterie.engines.workers import EngineError, Hardware, sentence
@@ -179,9 +180,13 @@ class Worker:
         data_key = (client, held_out_share, time_step)
         # A worker splits a client's data once, also for later exchanges.
         if data_key not in self._data:
+            clients = self.world.steps[time_step]
             self._data[data_key] = local.held_out(
-                self.world.steps[time_step][client], held_out_share, self.wire.seed, client
+                clients[client], held_out_share, self.wire.seed, client
             )
+            # Data that are made on demand are forgotten here, too; the oldest first.
+            if isinstance(clients, OnDemand) and len(self._data) > clients.most_kept:
+                del self._data[next(key for key in self._data if key != data_key)]
         return self._data[data_key]
 
     def _written(self, placed: PlacedOrder, result: ClientResult) -> ClientResult:

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.data.losses import for_several_models
+from coterie.data.on_demand import examined
 from coterie.data.objective import binary_cross_entropy, squared_error
 from coterie.data.scaling import numbers
 from coterie.data.target_scale import LossOfStandardized
@@ -464,7 +465,8 @@ def _obstacle(module: nn.Module) -> str | None:
 def _has_tensor_inputs(world: World) -> bool:
     """Whether the inputs of all clients are single tensors in memory."""
     return all(
-        isinstance(client_data.train.inputs, torch.Tensor) for client_data in world.clients.values()
+        isinstance(client_data.train.inputs, torch.Tensor)
+        for client_data in examined(world.clients).values()
     )
 
 
@@ -498,7 +500,9 @@ def _has_block_loss(module: nn.Module, world: World) -> bool:
 
 def _step_operations(parameters: int, world: World) -> float:
     """Operations of one step of a dense net at the client with most examples: 3 passes of 2 per weight and example."""
-    most_examples = max(len(client_data.train) for client_data in world.clients.values())
+    most_examples = max(
+        len(client_data.train) for client_data in examined(world.clients).values()
+    )
     # A batch of 0 means all examples.
     batch_size = min(world.training.batch, most_examples) or most_examples
     return 6.0 * parameters * batch_size

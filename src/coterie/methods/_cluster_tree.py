@@ -25,7 +25,9 @@ from coterie.core import (
     Groups,
     Note,
     Replies,
+    SharedValues,
     Task,
+    among,
     as_groups,
     groups_by,
     state,
@@ -212,10 +214,14 @@ class Tree:
                 passing_clients.setdefault(node.id, set()).update(clients)
         placed_nodes = []
         for node in self.nodes:
-            other_members = set(node.clients) - node_of_client.keys()
-            members = other_members | passing_clients.get(node.id, set())
-            if members != set(node.clients):
-                node = replace(node, clients=tuple(sorted(members)))
+            passing = passing_clients.get(node.id, set())
+            # Clients of the node that are placed elsewhere, and clients that come to it. Of many
+            # members, only those that are placed are looked up.
+            members_before = set(among(node_of_client, node.clients))
+            if members_before != passing:
+                staying = without(node.clients, members_before - passing)
+                coming = passing - members_before
+                node = replace(node, clients=tuple(sorted((*staying, *coming))))
             placed_nodes.append(node)
         return replace(self, nodes=tuple(placed_nodes))
 
@@ -309,10 +315,9 @@ def tasks(
         The models that walkers train from, for rows ``first_row``, ``first_row + 1``, ... of a
         plan, and the tasks.
     """
-    present_clients = set(present)
     models: list[torch.Tensor] = []
     row_of_node: dict[int, int] = {}
-    asked_walkers = sorted(present_clients.intersection(walkers))
+    asked_walkers = sorted(client for client in set(present) if client in walkers)
     # Each node with a walker has one row, in the order of the nodes.
     for node_id in sorted({walkers[client] for client in asked_walkers}):
         row_of_node[node_id] = first_row + len(models)
@@ -476,6 +481,10 @@ def with_losses(tree: Tree, walkers: Walkers, replies: Replies) -> Tree:
 
 def waiting(walkers: Walkers) -> Groups:
     """Group walkers by node; until they reach a leaf, that node's model serves them."""
+    # Often all are at one node.
+    nodes = set(walkers.values())
+    if len(nodes) == 1:
+        return (tuple(sorted(walkers)),)
     return groups_by(walkers)
 
 
@@ -619,20 +628,25 @@ def served(
             row_of_node[node.id] = len(models)
             models.append(node.model)
     # A member is at its leaf, and a walker at the inner node that it has reached.
-    node_of_client = {**nodes_of_clients(state.leaves), **state.walkers}
-    path_rows = {}
-    for client, node_id in node_of_client.items():
-        path_rows[client] = tuple(row_of_node[node.id] for node in state.tree.path(node_id))
+    placed_clients = [(leaf.clients, leaf.node) for leaf in state.leaves if leaf.clients]
+    for clients in waiting(state.walkers):
+        placed_clients.append((clients, state.walkers[clients[0]]))
+    path_rows = []
+    rows = []
+    for clients, node_id in placed_clients:
+        path = tuple(row_of_node[node.id] for node in state.tree.path(node_id))
+        path_rows.append((clients, path))
+        rows.append((clients, row_of_node[node_id]))
     # A client uses the model of its node, unless another one on its path is better.
-    row_of_client = {}
-    for client, node_id in sorted({**node_of_client, **better_node}.items()):
-        row_of_client[client] = row_of_node[node_id]
-    groups = [leaf.clients for leaf in state.leaves if leaf.clients]
+    row_of_client: Mapping[Client, int] = SharedValues(rows)
+    if better_node:
+        better_rows = {client: row_of_node[node_id] for client, node_id in better_node.items()}
+        row_of_client = dict(sorted({**row_of_client, **better_rows}.items()))
     return Assignment(
         models=torch.stack(models),
         row=row_of_client,
-        groups=as_groups([*groups, *waiting(state.walkers)]),
-        path=path_rows,
+        groups=as_groups(clients for clients, _ in placed_clients),
+        path=SharedValues(path_rows),
         ensemble=ensemble,
     )
 

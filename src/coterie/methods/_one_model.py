@@ -14,6 +14,7 @@ from coterie.core import (
     Note,
     Plan,
     Replies,
+    SharedValues,
     Task,
     Weighting,
     joined,
@@ -77,7 +78,7 @@ class OneModel(Generic[OneModelState]):
         # A federation that all clients have left has no groups.
         groups = (state.clients,) if state.clients else ()
         return Assignment(
-            models=state.model[None], row=dict.fromkeys(state.clients, 0), groups=groups
+            models=state.model[None], row=SharedValues([(state.clients, 0)]), groups=groups
         )
 
     def explain(self, state: OneModelState) -> tuple[Note, ...]:

@@ -242,7 +242,7 @@ def sample(
     if len(clients) <= max_clients:
         return cohort.sample(clients, 1.0)
     # A second probe asks the clients of the first, because only these can confirm it.
-    present = tuple(sorted(set(preferred) & set(cohort.present)))
+    present = cohort.sample(preferred, 1.0) if preferred else ()
     return present or cohort.sample(clients, max_clients / len(clients))
 
 

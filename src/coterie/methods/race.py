@@ -84,6 +84,7 @@ from coterie.core import (
     Replies,
     Task,
     Training,
+    among,
     as_groups,
     serving_tasks,
     state,
@@ -669,7 +670,7 @@ class Race:
             return {}
         behind = {}
         for members in self._groups(state, complex_arm):
-            reports_of_group = {client: reports[client] for client in members if client in reports}
+            reports_of_group = {client: reports[client] for client in among(reports, members)}
             # Below 0 if the group's model is worse than that of the simpler arm.
             differences = [mean for mean, _, _ in reports_of_group.values()]
             num_behind = sum(difference < 0 for difference in differences)

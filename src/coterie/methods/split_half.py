@@ -44,6 +44,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -61,6 +62,7 @@ from coterie.core import (
     Replies,
     Task,
     Training,
+    among,
     state,
     tested,
     weights,
@@ -165,6 +167,11 @@ class SplitHalfState:
     training: Training = field(default_factory=Training)
     notes: tuple[Note, ...] = ()
 
+    @cached_property
+    def assignment(self) -> Assignment:
+        """The models that serve the clients, which are asked for several times in a round."""
+        return _cluster_tree.served(self)
+
 
 def _misfits(state: SplitHalfState) -> set[Client]:
     """The clients whose loss rose to more than twice the loss before."""
@@ -249,7 +256,7 @@ class SplitHalf(Probing):
                 return self._after_offers(state, replies)
 
     def assignment(self, state: SplitHalfState) -> Assignment:
-        return _cluster_tree.served(state)
+        return state.assignment
 
     def admit(self, state: SplitHalfState, clients: tuple[Client, ...]) -> SplitHalfState:
         return _cluster_tree.admitted(state, clients, state.merged.get(0, 0))
@@ -419,7 +426,8 @@ class SplitHalf(Probing):
         # 1. Each group takes the mean update of its members; if it has probed, it may split.
         new_state = replace(new_state, leaves=(), round=state.round + 1)
         for row_number, leaf in enumerate(state.leaves):
-            member_replies = replies.of(without(leaf.clients, misfits))
+            members = among(replies.clients, leaf.clients)
+            member_replies = replies.of(without(members, misfits))
             if not member_replies.clients:
                 new_state = _with_leaves(new_state, leaf)
             elif replies.updates is None:
@@ -588,13 +596,14 @@ class SplitHalf(Probing):
         for client, node in walked.new_nodes.items():
             new_nodes[client] = state.merged.get(node, node)
         # Walkers have arrived if they are at a leaf now; the others walk on.
-        walkers = {}
+        walkers = dict(state.walkers)
         arrived = {}
-        for client, node in {**state.walkers, **new_nodes}.items():
-            if not walked.tree.is_leaf(node):
-                walkers[client] = node
-            elif client in new_nodes:
+        for client, node in new_nodes.items():
+            if walked.tree.is_leaf(node):
+                walkers.pop(client, None)
                 arrived[client] = node
+            else:
+                walkers[client] = node
         # Walkers that differ from all branches begin new groups.
         new_leaves = []
         for node, model in walked.models.items():

@@ -38,7 +38,8 @@ is used, clients measure it in each round, and choose between models that both h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -48,6 +49,7 @@ import scipy
 from coterie.core import (
     WITH_NEIGHBOURS,
     Admits,
+    AllBut,
     Assignment,
     Client,
     Cohort,
@@ -61,6 +63,7 @@ from coterie.core import (
     Plan,
     Replies,
     Task,
+    among,
     needs_of,
     serving_tasks,
     state,
@@ -167,13 +170,13 @@ class _Choice:
     Attributes:
         clients: These clients, sorted.
         expected: Client -> its expected gain.
-        grouped: All clients of the groups.
+        served: The clients of the groups, as the keys of a mapping.
         limited: Clients whose reports were limited by those of the others.
     """
 
     clients: tuple[Client, ...]
     expected: Mapping[Client, float]
-    grouped: set[Client]
+    served: Mapping[Client, int]
     limited: tuple[Client, ...]
 
 
@@ -405,9 +408,9 @@ class Tuned:
     def _chosen(self, state: TunedState, limited: bool) -> TunedState:
         """Decide for each client by which model it is served; ``limited``: as some clients may be hostile."""
         choice = self._choice(state, state.gains, set(state.own), limited)
-        state = self._rested(state, choice.clients, choice.grouped)
+        state = self._rested(state, choice.clients, choice.served)
         notes = list(state.notes)
-        if set(choice.clients) != set(state.own) & choice.grouped:
+        if set(choice.clients) != {client for client in state.own if client in choice.served}:
             notes.append(_note(choice.expected, choice.clients, set(state.own)))
         if choice.limited:
             notes.append(fence_note(choice.limited))
@@ -425,12 +428,12 @@ class Tuned:
             min_gain=MIN_GAIN_OF_NEIGHBOURS,
         )
         notes = list(state.notes)
-        if set(choice.clients) != used_before & choice.grouped:
+        if set(choice.clients) != {client for client in used_before if client in choice.served}:
             notes.append(_note_of_neighbours(choice.expected, choice.clients, used_before))
         if choice.limited:
             notes.append(fence_note(choice.limited))
         neighbours_worse = 0
-        if not choice.clients and _are_worse(state.neighbour_gains, choice.grouped):
+        if not choice.clients and _are_worse(state.neighbour_gains, choice.served):
             neighbours_worse = state.neighbours_worse + 1
         return replace(
             state,
@@ -460,13 +463,12 @@ class Tuned:
                 must be lower for it to begin.
             min_gain: By how much it must be lower at least.
         """
-        grouped_clients: set[Client] = set()
+        assignment = self.method.assignment(state.inner)
         expected: dict[Client, float] = {}
         limited_clients: set[Client] = set()
         chosen_clients: list[Client] = []
         # Each group decides together, unless the gains of its clients differ.
-        for group in self.method.assignment(state.inner).groups:
-            grouped_clients.update(group)
+        for group in assignment.groups:
             group_expected, limited_in_group = _shrunk_within_fences(gains, group, limited)
             expected.update(group_expected)
             limited_clients.update(limited_in_group)
@@ -477,11 +479,11 @@ class Tuned:
                 if gain < (0.0 if client in used_before else -least_gain):
                     chosen_clients.append(client)
         return _Choice(
-            tuple(sorted(chosen_clients)), expected, grouped_clients, tuple(limited_clients)
+            tuple(sorted(chosen_clients)), expected, assignment.row, tuple(limited_clients)
         )
 
     def _rested(
-        self, state: TunedState, personal: tuple[Client, ...], clients: set[Client]
+        self, state: TunedState, personal: tuple[Client, ...], clients: Mapping[Client, int]
     ) -> TunedState:
         """The state, in which personal models rest if they have been worse for long: the longer, the longer."""
         if personal or not _are_worse(state.gains, clients):
@@ -504,12 +506,13 @@ class Tuned:
         # A client's own values in other parts, such as layers that stay, are the method's.
         if base_assignment.part not in state.tuned:
             return base_assignment
-        personal = set(state.own)
-        plain_clients = []
-        for client in sorted(base_assignment.row):
-            if client in base_assignment.plain or client not in personal:
-                plain_clients.append(client)
-        return replace(base_assignment, plain=tuple(plain_clients))
+        # Only a few of many clients may have one.
+        with_own_model = [
+            client
+            for client in state.own
+            if client in base_assignment.row and client not in base_assignment.plain
+        ]
+        return replace(base_assignment, plain=AllBut(base_assignment.row, with_own_model))
 
     def explain(self, state: TunedState) -> tuple[Note, ...]:
         return (*self.method.explain(state.inner), *state.notes)
@@ -548,9 +551,14 @@ def method_of(setting_value: Any, setting: str) -> Any:
     return method
 
 
-def _reporting(gains: Mapping[Client, Gain], group: Iterable[Client]) -> list[Client]:
+def _reporting(gains: Mapping[Client, Gain], group: Collection[Client]) -> list[Client]:
     """The clients of a group that have reported a gain."""
-    return [client for client in group if client in gains and not np.isnan(gains[client]).any()]
+    # Of a large group, only those that have reported are looked up.
+    if isinstance(group, tuple):
+        reporting = among(gains, group)
+    else:
+        reporting = [client for client in sorted(gains) if client in group]
+    return [client for client in reporting if not any(map(math.isnan, gains[client]))]
 
 
 def _averaged(gain: Gain, gain_before: Gain | None) -> Gain:
@@ -564,7 +572,7 @@ def _averaged(gain: Gain, gain_before: Gain | None) -> Gain:
     return (mean + gain_before[0]) / 2, variance, count
 
 
-def _error_of_mean(gains: Mapping[Client, Gain], clients: Iterable[Client]) -> float:
+def _error_of_mean(gains: Mapping[Client, Gain], clients: Collection[Client]) -> float:
     """The standard error of the mean gain over all held-out examples of the clients; 0 without reports."""
     reporting = _reporting(gains, clients)
     if not reporting:
@@ -576,7 +584,7 @@ def _error_of_mean(gains: Mapping[Client, Gain], clients: Iterable[Client]) -> f
     return float(np.sqrt(shares**2 @ known_variances))
 
 
-def _are_worse(gains: Mapping[Client, Gain], clients: Iterable[Client]) -> bool:
+def _are_worse(gains: Mapping[Client, Gain], clients: Collection[Client]) -> bool:
     """Whether personal models are worse than the method's by more than two standard errors, over all clients."""
     reporting = _reporting(gains, clients)
     if not reporting:
@@ -592,7 +600,7 @@ def _spreads(variances: np.ndarray, example_counts: np.ndarray) -> np.ndarray:
 
 
 def shrunk(
-    gains: Mapping[Client, Gain], group: Iterable[Client], limited: bool = False
+    gains: Mapping[Client, Gain], group: Collection[Client], limited: bool = False
 ) -> dict[Client, float]:
     """Return the expected gain of each client of a group, shrunk towards the group's mean.
 
@@ -615,7 +623,7 @@ def shrunk(
 
 
 def _shrunk_within_fences(
-    gains: Mapping[Client, Gain], group: Iterable[Client], limited: bool
+    gains: Mapping[Client, Gain], group: Collection[Client], limited: bool
 ) -> tuple[dict[Client, float], set[Client]]:
     """The expected gains of :func:`shrunk`, and the clients whose reports were limited."""
     reporting = _reporting(gains, group)

@@ -53,6 +53,7 @@ def run(
     data: str | Path | None = None,
     training: Training | Mapping[str, Any] | None = None,
     eval_every: int = 1,
+    eval_clients: int | None = None,
     validation_share: float | None = None,
     start: Position | None = None,
     boundary: Boundary | Mapping[str, Any] | None = None,
@@ -78,6 +79,7 @@ def run(
         training: Local training settings in place of the scenario's, or a table of changes to
             these.
         eval_every: Rounds between tests, at least 1.
+        eval_clients: Clients that are tested, the same random ones in each test; None for all.
         validation_share: Share of each client's training examples that is set aside for validation
             scores, at most half: ``round.mean("validation_accuracy")``. None for none.
         start: The ``position`` of an earlier round, from which the run continues.
@@ -96,6 +98,8 @@ def run(
     _check_least("rounds", rounds, 1)
     _check_least("seed", seed, 0)
     _check_least("eval_every", eval_every, 1)
+    if eval_clients is not None:
+        _check_least("eval_clients", eval_clients, 1)
     if start is not None and not isinstance(start, Position):
         raise SettingError(
             f"start must be the position of an earlier round, such as round.position, got {start!r:.60}"
@@ -127,6 +131,7 @@ def run(
         device=device,
         precision=precision,
         eval_every=eval_every,
+        eval_clients=eval_clients,
         start=start,
         boundary=None if boundary is None else table_of("boundary", boundary, Boundary()),
         robust=None if robust is None else table_of("robust", robust, Robust()),

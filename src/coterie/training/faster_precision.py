@@ -56,7 +56,7 @@ def faster_precision(world: World, seed: int = 0, device: str = "cpu") -> Measur
     Returns:
         The faster format: bf16 only if it is clearly faster.
     """
-    examples = max((data.train for data in world.clients.values()), key=len)
+    examples = max((data.train for data in world.examined.clients.values()), key=len)
     steps_of_format: dict[str, Callable[[int], float]] = {}
     for precision in ("fp32", "bf16"):
         with seeded(seed, Purpose.INIT, 0):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.core import Client
+from coterie.data.on_demand import OnDemand
 from coterie.data.time_order import latest
 from coterie.data.world import ClientData, Split, World
 from coterie.randomness import Purpose, generator
@@ -104,6 +105,12 @@ def set_aside(world: World, share: float, seed: int) -> World:
     Returns:
         The world; the parts are in ``ClientData.scoring``.
     """
+    # Data that are made on demand are divided on demand.
+    if isinstance(world.clients, OnDemand):
+        divided = world.clients.changed(
+            lambda client, data: _with_part_for_scoring(data, share, seed, client)
+        )
+        return replace(world, clients=divided)
     divided_data: dict[tuple[Client, int], ClientData] = {}
     clients_of_steps = []
     for clients in world.steps:
@@ -112,16 +119,21 @@ def set_aside(world: World, share: float, seed: int) -> World:
             # Data that a client keeps over time steps stay one object.
             data_key = (client, id(data))
             if data_key not in divided_data:
-                parts = taken_out(data.train, share, (seed, Purpose.VALIDATION, client))
-                if parts is None:
-                    parts = Division(held_out=data.train.at(slice(0)), remaining=data.train)
-                divided_data[data_key] = replace(
-                    data, train=parts.remaining, scoring=parts.held_out
-                )
+                divided_data[data_key] = _with_part_for_scoring(data, share, seed, client)
             divided_clients[client] = divided_data[data_key]
         clients_of_steps.append(divided_clients)
     drift = None if world.drift is None else replace(world.drift, data=clients_of_steps)
     return replace(world, clients=clients_of_steps[0], drift=drift)
+
+
+def _with_part_for_scoring(
+    data: ClientData, share: float, seed: int, client: Client
+) -> ClientData:
+    """A client's data with a share of its training examples set aside, see :func:`set_aside`."""
+    parts = taken_out(data.train, share, (seed, Purpose.VALIDATION, client))
+    if parts is None:
+        parts = Division(held_out=data.train.at(slice(0)), remaining=data.train)
+    return replace(data, train=parts.remaining, scoring=parts.held_out)
 
 
 class Division(NamedTuple):

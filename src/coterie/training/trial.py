@@ -132,7 +132,7 @@ def _no_updates(model: object) -> str:
 
 def _check_batches(world: World, learner: Learner) -> None:
     """Check that each client has a batch that trains a model with BatchNorm, which needs two examples."""
-    for client in sorted(world.clients) if learner.has_batchnorm else ():
+    for client in sorted(world.examined.clients) if learner.has_batchnorm else ():
         try:
             batch_starts(len(world.clients[client].train), world.training, learner.min_batch)
         except ValueError as error:

@@ -1,0 +1,167 @@
+"""A world of clients whose data a function makes when they are needed, from the seed and the client's number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from coterie.core import Client
+from coterie.data.batches import tensors
+from coterie.data.objective import Objective
+from coterie.data.on_demand import OnDemand
+from coterie.data.world import OF_A_WORLD, SPLITS, ClientData, World, whole
+from coterie.models import nets
+from coterie.randomness import Purpose, numpy_generator, seeded
+from coterie.settings import SettingError, UserError, brief
+from coterie.settings.calls import public
+
+MakeClient = Callable[[Client, np.random.Generator], Any]
+"""Function of a client and its generator that returns its data, see :func:`from_function`."""
+
+
+@public
+def from_function(
+    make_client: MakeClient,
+    clients: int,
+    *,
+    model: str | Callable[[], torch.nn.Module],
+    classes: int | None = None,
+    objective: Objective | None = None,
+    seed: int = 0,
+    **world: Any,
+) -> World:
+    """Make a world of clients whose data are made when they are needed and then forgotten.
+
+    So a million clients take no more memory than those of a round. Where a check looks at the data
+    of all clients, it looks at those of a hundred.
+
+    Args:
+        make_client: Function of a client's number and a generator, the client's own, that returns
+            its data: ``(x, y, x_test, y_test)`` of arrays or tensors, ``(x, y)`` without test
+            examples, or a :class:`ClientData`. It is called again and again, also in other
+            processes, and must return the same data each time: all random numbers come from the
+            generator.
+        clients: The number of clients; they have the ids 0, 1, ...
+        model: Name of a model, or a function that makes a fresh module.
+        classes: Number of classes, for a model by name.
+        objective: The loss and the metrics; by default those of classes.
+        seed: Seed of the clients' generators.
+        **world: ``training``, ``truth``, ``augment``, ``buffers``, ``attendance`` of the
+            :class:`World`.
+
+    Returns:
+        The world.
+
+    Raises:
+        UserError: The function fails, returns something else, or not the same data twice; or the
+            model does not fit.
+
+    Example:
+        >>> def make_client(client, generator):
+        ...     x = generator.normal(size=(50, 5)).astype("f")
+        ...     y = (x[:, client % 2] > 0).astype(int)
+        ...     return x[:40], y[:40], x[40:], y[40:]
+        >>> made = from_function(make_client, 1_000_000, model="linear", classes=2)
+        >>> len(made.clients), len(made.clients[999_999].train)
+        (1000000, 40)
+    """
+    if not isinstance(clients, int) or isinstance(clients, bool) or clients < 1:
+        raise SettingError(f"clients must be a whole number >= 1, got {clients!r:.60}")
+    if not callable(make_client):
+        raise SettingError(
+            f"make_client must be a function of a client and its generator, got {brief(make_client)}"
+        )
+    for field_name in world:
+        if field_name not in OF_A_WORLD:
+            raise SettingError(
+                f"from_function has no setting {field_name!r} (known: {', '.join(OF_A_WORLD)})"
+            )
+    maker = _Maker(make_client, seed)
+    _check_repeatable(maker)
+    # A model by name needs the shape of an input, that of the first client.
+    make_model = model
+    if isinstance(model, str):
+        if classes is None:
+            raise SettingError(f"classes must be given with a model by name, got model {model!r}")
+        inputs = maker(0).train.inputs
+        if not isinstance(inputs, torch.Tensor):
+            raise SettingError("a model by name needs inputs that are one array")
+        make_model = nets.factory(model, tuple(inputs.shape[1:]), classes)
+    return World(
+        clients=OnDemand(maker, clients),
+        model=make_model,
+        objective=objective or Objective(),
+        **world,
+    )
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Makes the data of a client, in other processes as well.
+
+    Attributes:
+        make_client: The user's function.
+        seed: The seed of the clients' generators.
+    """
+
+    make_client: MakeClient
+    seed: int
+
+    def __call__(self, client: Client) -> ClientData:
+        try:
+            made = self.make_client(
+                client, numpy_generator(self.seed, Purpose.DATA, 0, client)
+            )
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(
+                f"make_client fails for client {client}: {type(error).__name__}: {error}"
+            ) from error
+        if isinstance(made, tuple) and len(made) in (2, 4):
+            made = _of_arrays(made)
+        if not isinstance(made, ClientData):
+            raise UserError(
+                "make_client must return (x, y), (x, y, x_test, y_test) or a coterie.ClientData, "
+                f"got {brief(made)} for client {client}"
+            )
+        if not len(made.train):
+            raise UserError(f"client {client} has no training data")
+        if made.name:
+            raise UserError(
+                f"clients that are made on demand have no names, got {made.name!r} for client {client}"
+            )
+        return made
+
+
+def _of_arrays(arrays: tuple[Any, ...]) -> ClientData:
+    """The data of a client, from (x, y) or (x, y, x_test, y_test)."""
+    train = whole(*arrays[:2])
+    no_examples = train.at(slice(0))
+    test = whole(*arrays[2:]) if len(arrays) > 2 else no_examples
+    return ClientData(train=train, validation=no_examples, test=test)
+
+
+def _check_repeatable(maker: _Maker) -> None:
+    """Check that the first client has the same data when they are made again, whatever the global generators are."""
+    with seeded(0):
+        first = maker(0)
+    with seeded(1):
+        again = maker(0)
+    for split_name in SPLITS:
+        split = getattr(first, split_name)
+        split_again = getattr(again, split_name)
+        parts = [tensors((split.inputs, split.index, split.targets)) for split in (split, split_again)]
+        equal_parts = (
+            torch.equal(tensor, tensor_again)
+            for tensor, tensor_again in zip(*parts, strict=True)
+        )
+        if len(split) != len(split_again) or not all(equal_parts):
+            raise UserError(
+                "make_client returns other data when it is called again: all random numbers must "
+                "come from the generator that it receives"
+            )
