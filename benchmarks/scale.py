@@ -3,6 +3,8 @@
     python benchmarks/scale.py                     up to 10,000 clients and 100,000 parameters, in
                                                    about half an hour; then the memory of 100,000
                                                    clients, in as much again
+    python benchmarks/scale.py --only growth       a thousand to a million clients whose data are
+                                                   made on demand, in a quarter of an hour
     python benchmarks/scale.py --scale small --out FILE     tiny sizes: that the code works, no
     measurement
 
@@ -12,11 +14,17 @@ its peak of memory is its own: that of the process in which the server and the e
 memory of 100,000 clients is that of all processes of ``coterie run`` together, the workers
 included: the greatest sum of their proportional set sizes, in which shared pages count once. A row
 that ``results/scale.json`` has is not measured again. Nothing else should run meanwhile.
+
+The rows of growth have 50 training and 10 test examples for each client, made from the seed and the
+client's number whenever they are needed. A thousand clients train in a round, and a thousand are
+tested after the last one. Their seconds are those of the processors of all processes, so that other
+work on the machine changes them little.
 """
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -30,12 +38,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from speed import machine
 
+import coterie
 from clustering import alone, options, peak, resident
 from coterie.data.scenario import SCENARIOS
 from coterie.engines import rounds as inprocess
 from coterie.methods import Auto
+from coterie.methods.fedavg import FedAvg
+from coterie.methods.split_half import SplitHalfState
 from coterie.report.summary import agreement
 
 OUT = Path(__file__).resolve().parent / "results" / "scale.json"
@@ -69,6 +81,87 @@ TOGETHER: dict[str, list[tuple[int, tuple[str, ...]]]] = {
 }
 """(clients, options of ``coterie run``) of the runs whose memory is that of all processes."""
 WORKERS = 2
+GROWTH: dict[str, list[tuple[str, int, int]]] = {
+    "full": [
+        (method, clients, 8)
+        for clients in (1000, 10_000, 100_000, 1_000_000)
+        for method in ("fedavg", "auto")
+    ],
+    "small": [("fedavg", 100, 2)],
+}
+"""(method, clients, rounds) of the runs whose clients' data are made on demand."""
+COHORT = 1000
+"""Clients that train in a round of these runs, and that are tested at their end."""
+FEATURES, TRAINING_EXAMPLES, TEST_EXAMPLES, GROUPS = 20, 50, 10, 4
+LABELLED_BY = np.random.default_rng(0).normal(size=(FEATURES, CLASSES))
+"""The label of an example is the largest of its products with these columns, plus the number of
+the client's group."""
+
+
+def made_on_demand(client: int, generator: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """The training and test examples of a client."""
+    inputs = generator.normal(size=(TRAINING_EXAMPLES + TEST_EXAMPLES, FEATURES)).astype("f")
+    labels = ((inputs @ LABELLED_BY).argmax(1) + client % GROUPS) % CLASSES
+    train, test = slice(TRAINING_EXAMPLES), slice(TRAINING_EXAMPLES, None)
+    return inputs[train], labels[train], inputs[test], labels[test]
+
+
+def grown(method: str, clients: int, rounds: int) -> dict[str, Any]:
+    """A run of clients made on demand: processor seconds of each round, and how well the groups are found."""
+    fraction = min(1.0, COHORT / clients)
+    world = coterie.from_function(
+        made_on_demand,
+        clients,
+        model="linear",
+        classes=CLASSES,
+        truth=[range(group, clients, GROUPS) for group in range(GROUPS)],
+    )
+    chosen = FedAvg(fraction=fraction) if method == "fedavg" else Auto(fraction=fraction)
+    row: dict[str, Any] = {"method": method, "clients": clients, "rounds": rounds}
+    processor, server, asked = [], [], []
+    before = processor_seconds()
+    for done in inprocess.rounds(
+        chosen, world, rounds=rounds, eval_every=rounds, eval_clients=COHORT, workers=WORKERS
+    ):
+        now = processor_seconds()
+        processor.append(round(now - before, 3))
+        server.append(round(done.seconds["server"], 3))
+        asked.append(done.asked)
+        before = now
+    truth = world.true_groups(rounds)
+    return {
+        **row,
+        "processor": processor,
+        "server": server,
+        "asked": asked,
+        "accuracy": done.mean(),
+        "groups": sorted(map(len, done.groups), reverse=True)[:10],
+        "index": agreement(done.assignment.groups, truth),
+        "waiting": waiting(chosen, done.position.state),
+    }
+
+
+def waiting(method: Any, state: Any) -> int:
+    """How many clients have no group yet, because they have not been asked since a group split."""
+    if isinstance(method, FedAvg):
+        return 0
+    for arm_state in state.arms.values():
+        inner = getattr(arm_state, "inner", arm_state)
+        if isinstance(inner, SplitHalfState):
+            return len(inner.walkers)
+    return 0
+
+
+def processor_seconds() -> float:
+    """Seconds that the processors have spent on this process and its children."""
+    used = os.times()
+    total = used.user + used.system + used.children_user + used.children_system
+    # Children that have not ended yet are not in these.
+    for child in multiprocessing.active_children():
+        with suppress(OSError):
+            fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
+            total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total
 
 
 def default(clients: int, features: int) -> dict[str, Any]:
@@ -112,22 +205,33 @@ def run_of(clients: int, options: Sequence[str]) -> list[str]:
 
 def together(command: Sequence[str]) -> dict[str, Any]:
     """A run by the command line: the most memory that its processes had together, read twice a second."""
-    most = 0
     with tempfile.TemporaryDirectory() as folder:
         whole = [sys.executable, "-m", *command, "--json", "--out", str(Path(folder) / "run")]
-        with subprocess.Popen(whole, stdout=subprocess.DEVNULL, start_new_session=True) as run:
-            try:
-                while run.poll() is None:
-                    most = max(most, proportional(run.pid))
-                    time.sleep(0.5)
-            except BaseException:
-                os.killpg(run.pid, signal.SIGKILL)  # its session does not get Ctrl-C
-                raise
+        most, _ = watched(whole)
+    return {"command": list(command), "bytes": most}
+
+
+def watched(command: Sequence[str]) -> tuple[int, str]:
+    """Run a command: the most memory that its processes had together, and what it printed."""
+    most = 0
+    with (
+        tempfile.TemporaryFile("w+") as printed,
+        subprocess.Popen(command, stdout=printed, start_new_session=True) as run,
+    ):
+        try:
+            while run.poll() is None:
+                most = max(most, proportional(run.pid))
+                time.sleep(0.5)
+        except BaseException:
+            os.killpg(run.pid, signal.SIGKILL)  # its session does not get Ctrl-C
+            raise
+        printed.seek(0)
+        text = printed.read()
     if run.returncode or not most:
         raise RuntimeError(
             f"{' '.join(command)} ended with exit status {run.returncode}, memory {most}"
         )
-    return {"command": list(command), "bytes": most}
+    return most, text
 
 
 def proportional(session: int) -> int:
@@ -141,6 +245,22 @@ def proportional(session: int) -> int:
                 )
                 found += int(pss[1]) * 1024  # type: ignore[index]
     return found
+
+
+def measure_growth(scale: str, out: Path) -> None:
+    """Measure the rows of growth that are missing, each in a process of its own."""
+    found = json.loads(out.read_text()) if out.is_file() else {"rows": []}
+    growth = found.setdefault("growth", [])
+    for method, clients, rounds in GROWTH[scale]:
+        if (method, clients) in {(row["method"], row["clients"]) for row in growth}:
+            continue
+        command = [sys.executable, __file__, "--grown", method, str(clients), str(rounds)]
+        most, printed = watched(command)
+        row = json.loads(printed.splitlines()[-1])
+        print(json.dumps({**row, "bytes": most}), flush=True)
+        about = {"machine": machine.described("cpu"), "versions": machine.versions()}
+        growth.append({**row, "bytes": most, **about})
+        out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def measure(scale: str, out: Path) -> None:
@@ -163,8 +283,16 @@ def measure(scale: str, out: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    chosen = options(argv, __doc__, OUT)
-    measure(chosen.scale, chosen.out)
+    given = list(sys.argv[1:] if argv is None else argv)
+    if given[:1] == ["--grown"]:
+        method, clients, rounds = given[1:]
+        print(json.dumps(grown(method, int(clients), int(rounds))))
+        return
+    only_growth = given[:2] == ["--only", "growth"]
+    chosen = options(given[2:] if only_growth else given, __doc__, OUT)
+    if not only_growth:
+        measure(chosen.scale, chosen.out)
+    measure_growth(chosen.scale, chosen.out)
 
 
 if __name__ == "__main__":

@@ -83,8 +83,10 @@ def from_function(
     maker = _Maker(make_client, seed)
     _check_repeatable(maker)
     # A model by name needs the shape of an input, that of the first client.
-    make_model = model
-    if isinstance(model, str):
+    make_model: Callable[[], torch.nn.Module]
+    if not isinstance(model, str):
+        make_model = model
+    else:
         if classes is None:
             raise SettingError(f"classes must be given with a model by name, got model {model!r}")
         inputs = maker(0).train.inputs
@@ -113,9 +115,7 @@ class _Maker:
 
     def __call__(self, client: Client) -> ClientData:
         try:
-            made = self.make_client(
-                client, numpy_generator(self.seed, Purpose.DATA, 0, client)
-            )
+            made = self.make_client(client, numpy_generator(self.seed, Purpose.DATA, 0, client))
         except UserError:
             raise
         except Exception as error:
@@ -155,10 +155,11 @@ def _check_repeatable(maker: _Maker) -> None:
     for split_name in SPLITS:
         split = getattr(first, split_name)
         split_again = getattr(again, split_name)
-        parts = [tensors((split.inputs, split.index, split.targets)) for split in (split, split_again)]
+        parts = [
+            tensors((split.inputs, split.index, split.targets)) for split in (split, split_again)
+        ]
         equal_parts = (
-            torch.equal(tensor, tensor_again)
-            for tensor, tensor_again in zip(*parts, strict=True)
+            torch.equal(tensor, tensor_again) for tensor, tensor_again in zip(*parts, strict=True)
         )
         if len(split) != len(split_again) or not all(equal_parts):
             raise UserError(

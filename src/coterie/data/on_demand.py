@@ -73,9 +73,7 @@ class OnDemand(Mapping[Client, Value]):
         Args:
             change: Function of a client and its data that returns the new data.
         """
-        return OnDemand(
-            lambda client: change(client, self[client]), self.number, self.most_kept
-        )
+        return OnDemand(lambda client: change(client, self[client]), self.number, self.most_kept)
 
     @property
     def examples(self) -> dict[Client, Value]:

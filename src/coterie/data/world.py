@@ -317,9 +317,7 @@ class World:
         wrong_values: list[Any] = [self.clients]
         if isinstance(self.clients, Mapping):
             wrong_values = [
-                data
-                for data in examined(self.clients).values()
-                if not isinstance(data, ClientData)
+                data for data in examined(self.clients).values() if not isinstance(data, ClientData)
             ]
         if wrong_values:
             raise SettingError(

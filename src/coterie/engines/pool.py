@@ -643,9 +643,7 @@ class ClientPool:
         clients = [client for client in clients if client in assignment.row]
         scores = self._scores(assignment, position, "test", clients)
         if self.world.has_validation_scores:
-            for client, results in self._scores(
-                assignment, position, "scoring", clients
-            ).items():
+            for client, results in self._scores(assignment, position, "scoring", clients).items():
                 validation_scores = {VALIDATION + key: value for key, value in results.items()}
                 scores[client] = {**scores[client], **validation_scores}
         return scores

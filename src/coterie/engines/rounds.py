@@ -147,9 +147,7 @@ def rounds(
             )
 
 
-def drawn_for_tests(
-    world: World, number: int | None, seed: int
-) -> tuple[Client, ...] | None:
+def drawn_for_tests(world: World, number: int | None, seed: int) -> tuple[Client, ...] | None:
     """Return the clients that are tested; None for all.
 
     Args:

@@ -28,8 +28,8 @@ import torch
 from torch import Tensor, nn
 
 from coterie.data.losses import for_several_models
-from coterie.data.on_demand import examined
 from coterie.data.objective import binary_cross_entropy, squared_error
+from coterie.data.on_demand import examined
 from coterie.data.scaling import numbers
 from coterie.data.target_scale import LossOfStandardized
 from coterie.data.world import World
@@ -500,9 +500,7 @@ def _has_block_loss(module: nn.Module, world: World) -> bool:
 
 def _step_operations(parameters: int, world: World) -> float:
     """Operations of one step of a dense net at the client with most examples: 3 passes of 2 per weight and example."""
-    most_examples = max(
-        len(client_data.train) for client_data in examined(world.clients).values()
-    )
+    most_examples = max(len(client_data.train) for client_data in examined(world.clients).values())
     # A batch of 0 means all examples.
     batch_size = min(world.training.batch, most_examples) or most_examples
     return 6.0 * parameters * batch_size

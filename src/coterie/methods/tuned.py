@@ -554,10 +554,11 @@ def method_of(setting_value: Any, setting: str) -> Any:
 def _reporting(gains: Mapping[Client, Gain], group: Collection[Client]) -> list[Client]:
     """The clients of a group that have reported a gain."""
     # Of a large group, only those that have reported are looked up.
-    if isinstance(group, tuple):
-        reporting = among(gains, group)
-    else:
+    if isinstance(group, Mapping):
         reporting = [client for client in sorted(gains) if client in group]
+    else:
+        # The groups of an assignment are sorted tuples.
+        reporting = among(gains, group if isinstance(group, tuple) else sorted(group))
     return [client for client in reporting if not any(map(math.isnan, gains[client]))]
 
 
@@ -676,6 +677,7 @@ def _note_of_neighbours(
     expected: Mapping[Client, float], used_now: tuple[Client, ...], used_before: set[Client]
 ) -> Note:
     """Describe whose nearest training examples take part in predictions now, and whose did before."""
+    using = set(used_now)
     description = f"nearest training examples help {len(used_now) or 'none'} of {len(expected)} clients to predict"
     mean_gain = 0.0
     if used_now:
@@ -693,7 +695,7 @@ def _note_of_neighbours(
         },
         values={
             GAIN_OF_NEIGHBOURS: expected,
-            USES_NEIGHBOURS: {client: float(client in used_now) for client in expected},
+            USES_NEIGHBOURS: {client: float(client in using) for client in expected},
         },
     )
 
@@ -702,6 +704,7 @@ def _note(
     expected: Mapping[Client, float], own_now: tuple[Client, ...], own_before: set[Client]
 ) -> Note:
     """Describe which clients are served by their own models now, and which were before."""
+    with_own = set(own_now)
     description = (
         f"personal models are better for {len(own_now) or 'none'} of {len(expected)} clients"
     )
@@ -719,6 +722,6 @@ def _note(
         numbers={"own": float(len(own_now)), "before": float(len(own_before)), "gain": mean_gain},
         values={
             EXPECTED_GAIN: expected,
-            USES_PERSONAL: {client: float(client in own_now) for client in expected},
+            USES_PERSONAL: {client: float(client in with_own) for client in expected},
         },
     )

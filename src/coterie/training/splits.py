@@ -126,9 +126,7 @@ def set_aside(world: World, share: float, seed: int) -> World:
     return replace(world, clients=clients_of_steps[0], drift=drift)
 
 
-def _with_part_for_scoring(
-    data: ClientData, share: float, seed: int, client: Client
-) -> ClientData:
+def _with_part_for_scoring(data: ClientData, share: float, seed: int, client: Client) -> ClientData:
     """A client's data with a share of its training examples set aside, see :func:`set_aside`."""
     parts = taken_out(data.train, share, (seed, Purpose.VALIDATION, client))
     if parts is None:
