@@ -74,3 +74,32 @@ def test_a_row_has_every_round_and_the_table_has_a_row(
     assert first.startswith("| 8 | 84 | 2.00 s | 6.00 s |")
     assert first.endswith("| right from round 2 on |")
     assert second.endswith("| index 0.250 |")
+
+
+def test_growth_has_a_row_per_method_and_number_of_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = scale.grown("auto", 20, 3)
+    assert (row["method"], row["clients"]) == ("auto", 20)
+    assert 0 <= row["waiting"] <= 20
+    assert len(row["processor"]) == len(row["server"]) == len(row["asked"]) == 3
+    assert min(row["processor"]) > 0
+    out = tmp_path / "scale.json"
+    monkeypatch.setattr(scale_table, "MEASURED", out)
+    assert scale_table.growth().startswith("Not measured yet")
+    commands = []
+
+    def watched(command: list[str]) -> tuple[int, str]:
+        commands.append(command)
+        return 2_000_000_000, json.dumps(
+            {**row, "method": command[-3], "clients": 100, "waiting": 7}
+        )
+
+    monkeypatch.setattr(scale, "watched", watched)
+    scale.measure_growth("small", out)
+    scale.measure_growth("small", out)  # a row that is there is not measured again
+    assert len(commands) == 1
+    assert commands[0][-3:] == ["fedavg", "100", "2"]
+    *_, line = scale_table.growth().splitlines()
+    assert line.startswith("| 100 | `fedavg` | 20 |")
+    assert line.endswith("| 2.0 GB | 7 |")

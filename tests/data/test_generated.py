@@ -134,6 +134,8 @@ def test_a_mistake_is_one_sentence(make: Any, message: str) -> None:
 def test_wrong_arguments_are_one_sentence() -> None:
     with pytest.raises(UserError, match="clients must be a whole number >= 1"):
         world_of(0)
+    with pytest.raises(UserError, match="kept must be a whole number >= 1"):
+        world_of(3, kept=0)
     with pytest.raises(UserError, match="classes must be given with a model by name"):
         coterie.from_function(make_client, 4, model="linear")
     with pytest.raises(UserError, match="eval_clients must be an integer >= 1"):

@@ -350,6 +350,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "influence-honest": influence_table.influence_honest,
     "scale": scale_table.scale,
     "scale-memory": scale_table.memory,
+    "scale-growth": scale_table.growth,
     "experiments": experiment_tables.experiments,
     "experiment": experiment_tables.experiment,
     "strengths": experiment_tables.strengths,

@@ -9,6 +9,7 @@ import shlex
 import statistics
 import textwrap
 from pathlib import Path
+from typing import Any
 
 from measured import table
 from speed_tables import seconds, size
@@ -55,6 +56,40 @@ def memory() -> str:
         return "Not measured yet: `python benchmarks/scale.py` does it.\n"
     rows = [(f"`{shlex.join(row['command'])}`", size(row["bytes"])) for row in found]
     return table(("command", "memory of all processes"), rows, "lr")
+
+
+def growth_rows() -> list[dict[str, Any]]:
+    """The runs of clients whose data are made on demand: method by method, from few clients to many."""
+    found = json.loads(MEASURED.read_text()).get("growth", []) if MEASURED.is_file() else []
+    return sorted(found, key=lambda row: (row["method"] != "fedavg", row["clients"]))
+
+
+def growth() -> str:
+    """A row per run of clients whose data are made on demand: processor seconds of a round, and memory."""
+    found = growth_rows()
+    if not found:
+        return "Not measured yet: `python benchmarks/scale.py --only growth` does it.\n"
+    rows = [
+        (
+            f"{row['clients']:,}",
+            f"`{row['method']}`",
+            f"{statistics.median(row['asked']):,.0f}",
+            *(seconds(made(row["processor"])) for made in (statistics.median, max)),
+            size(row["bytes"]),
+            f"{row['waiting']:,}",
+        )
+        for row in found
+    ]
+    head = (
+        "clients",
+        "method",
+        "tasks in a round",
+        "processor time, median round",
+        "longest round",
+        "memory of all processes",
+        "without a group yet",
+    )
+    return table(head, rows, "rlrrrrr")
 
 
 def right(index: list[float]) -> str:

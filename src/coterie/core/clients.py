@@ -153,6 +153,29 @@ def among(candidates: Iterable[Client], clients: Sequence[Client]) -> list[Clien
     return [client for client in sorted(candidates) if is_among(client, clients)]
 
 
+MANY = 10_000
+"""From so many clients on, :func:`in_order` remembers that they are sorted."""
+
+_SORTED: dict[int, tuple[Client, ...]] = {}
+_MOST_SORTED = 16
+
+
+def in_order(clients: Iterable[Client]) -> Sequence[Client]:
+    """Return clients sorted. A tuple of many that was sorted before is not sorted again.
+
+    The same tuple comes back in each round, for example that of all members.
+    """
+    # The tuple is kept with its id, so that the id stays in use.
+    if _SORTED.get(id(clients)) is clients:
+        return _SORTED[id(clients)]
+    ordered = sorted(clients)
+    if isinstance(clients, tuple) and len(clients) >= MANY and tuple(ordered) == clients:
+        _SORTED[id(clients)] = clients
+        if len(_SORTED) > _MOST_SORTED:
+            del _SORTED[next(iter(_SORTED))]
+    return ordered
+
+
 class SharedValues(Mapping[Client, Value]):
     """Client -> value, where clients of a group share one.
 
@@ -212,8 +235,8 @@ class AllBut(Collection[Client]):
     def __len__(self) -> int:
         return len(self.clients) - len(self.exceptions)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Collection) and tuple(self) == tuple(other)
+    def __eq__(self, compared: object) -> bool:
+        return isinstance(compared, Collection) and tuple(self) == tuple(compared)
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 import numpy as np
 import torch
 
-from coterie.core.clients import Client, Groups, distinct_values
+from coterie.core.clients import AllBut, Client, Groups, distinct_values, in_order
 from coterie.core.notes import Note
 from coterie.core.replies import Replies
 from coterie.core.tasks import Neighbours, Plan, Task, Training
@@ -93,7 +93,7 @@ class Cohort:
         """
         all_present = members is self.present
         # The order of the members must not change the draw.
-        members = sorted(members)
+        members = in_order(members)
         sample_size = max(round(fraction * len(members)), self.fewest)
         if sample_size < len(members):
             # The smallest id names the group, so groups draw independently of each other.
@@ -153,7 +153,7 @@ class Assignment:
     path: Mapping[Client, tuple[int, ...]] = field(default_factory=dict)
     ensemble: bool = False
     part: str = ""
-    plain: Collection[Client] = ()
+    plain: tuple[Client, ...] | AllBut = ()
     neighbours: Neighbours | None = None
     by_neighbours: tuple[Client, ...] | None = None
     hidden: bool = False

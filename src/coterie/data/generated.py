@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ import torch
 from coterie.core import Client
 from coterie.data.batches import tensors
 from coterie.data.objective import Objective
-from coterie.data.on_demand import OnDemand
-from coterie.data.world import OF_A_WORLD, SPLITS, ClientData, World, whole
+from coterie.data.on_demand import MOST_KEPT, OnDemand
+from coterie.data.world import OF_A_WORLD, SPLITS, ClientData, Split, World, whole
 from coterie.models import nets
 from coterie.randomness import Purpose, numpy_generator, seeded
 from coterie.settings import SettingError, UserError, brief
@@ -32,6 +33,7 @@ def from_function(
     classes: int | None = None,
     objective: Objective | None = None,
     seed: int = 0,
+    kept: int = MOST_KEPT,
     **world: Any,
 ) -> World:
     """Make a world of clients whose data are made when they are needed and then forgotten.
@@ -50,6 +52,8 @@ def from_function(
         classes: Number of classes, for a model by name.
         objective: The loss and the metrics; by default those of classes.
         seed: Seed of the clients' generators.
+        kept: Clients whose data stay in memory, in each process: those that were needed last. They
+            should be as many as train in a round.
         **world: ``training``, ``truth``, ``augment``, ``buffers``, ``attendance`` of the
             :class:`World`.
 
@@ -71,6 +75,8 @@ def from_function(
     """
     if not isinstance(clients, int) or isinstance(clients, bool) or clients < 1:
         raise SettingError(f"clients must be a whole number >= 1, got {clients!r:.60}")
+    if not isinstance(kept, int) or isinstance(kept, bool) or kept < 1:
+        raise SettingError(f"kept must be a whole number >= 1, got {kept!r:.60}")
     if not callable(make_client):
         raise SettingError(
             f"make_client must be a function of a client and its generator, got {brief(make_client)}"
@@ -94,7 +100,7 @@ def from_function(
             raise SettingError("a model by name needs inputs that are one array")
         make_model = nets.factory(model, tuple(inputs.shape[1:]), classes)
     return World(
-        clients=OnDemand(maker, clients),
+        clients=OnDemand(maker, clients, kept),
         model=make_model,
         objective=objective or Objective(),
         **world,
@@ -115,35 +121,58 @@ class _Maker:
 
     def __call__(self, client: Client) -> ClientData:
         try:
-            made = self.make_client(client, numpy_generator(self.seed, Purpose.DATA, 0, client))
+            client_data = self.make_client(
+                client, numpy_generator(self.seed, Purpose.DATA, 0, client)
+            )
         except UserError:
             raise
         except Exception as error:
             raise UserError(
                 f"make_client fails for client {client}: {type(error).__name__}: {error}"
             ) from error
-        if isinstance(made, tuple) and len(made) in (2, 4):
-            made = _of_arrays(made)
-        if not isinstance(made, ClientData):
+        if isinstance(client_data, tuple) and len(client_data) in (2, 4):
+            client_data = _of_arrays(client_data)
+        if not isinstance(client_data, ClientData):
             raise UserError(
                 "make_client must return (x, y), (x, y, x_test, y_test) or a coterie.ClientData, "
-                f"got {brief(made)} for client {client}"
+                f"got {brief(client_data)} for client {client}"
             )
-        if not len(made.train):
+        if not len(client_data.train):
             raise UserError(f"client {client} has no training data")
-        if made.name:
+        if client_data.name:
             raise UserError(
-                f"clients that are made on demand have no names, got {made.name!r} for client {client}"
+                f"clients that are made on demand have no names, got {client_data.name!r} for client {client}"
             )
-        return made
+        return client_data
 
 
 def _of_arrays(arrays: tuple[Any, ...]) -> ClientData:
     """The data of a client, from (x, y) or (x, y, x_test, y_test)."""
-    train = whole(*arrays[:2])
+    train = _split(*arrays[:2])
     no_examples = train.at(slice(0))
-    test = whole(*arrays[2:]) if len(arrays) > 2 else no_examples
+    test = _split(*arrays[2:]) if len(arrays) > 2 else no_examples
     return ClientData(train=train, validation=no_examples, test=test)
+
+
+def _split(inputs: Any, targets: Any) -> Split:
+    """The split of :func:`whole`, without its checks for arrays of the types that it makes."""
+    is_plain = (
+        type(inputs) is np.ndarray
+        and type(targets) is np.ndarray
+        and inputs.dtype == np.float32
+        and targets.dtype in (np.float32, np.int64)
+        and inputs.flags.writeable
+        and targets.flags.writeable
+    )
+    if not is_plain:
+        return whole(inputs, targets)
+    return Split(torch.from_numpy(inputs), _positions(len(inputs)), torch.from_numpy(targets))
+
+
+@lru_cache
+def _positions(number: int) -> torch.Tensor:
+    """The positions of so many examples, the same tensor for all clients that have as many."""
+    return torch.arange(number)
 
 
 def _check_repeatable(maker: _Maker) -> None:

@@ -43,12 +43,12 @@ class OnDemand(Mapping[Client, Value]):
             return self._kept[client]
         if client not in self:
             raise KeyError(client)
-        made = self.make(client)
-        self._kept[client] = made
+        client_data = self.make(client)
+        self._kept[client] = client_data
         # A dict keeps the order in which its entries came: the first one is the oldest.
         if len(self._kept) > self.most_kept:
             del self._kept[next(iter(self._kept))]
-        return made
+        return client_data
 
     def __iter__(self) -> Iterator[Client]:
         return iter(range(self.number))

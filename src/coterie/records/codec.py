@@ -151,6 +151,9 @@ def encode(value: Any, store_blob: Callable[[bytes], str]) -> Json:
         return {"is": "tensor", "blob": store_blob(safetensors_of({"": tensor}))}
     if isinstance(value, np.ndarray):
         return {"is": "array", "blob": store_blob(safetensors.numpy.save({"": _plain(value)}))}
+    if isinstance(value, core.AllBut):
+        # Stored, it is the tuple of its clients.
+        value = tuple(value)
     if type(value) is tuple:
         return [encode(entry, store_blob) for entry in value]
     if isinstance(value, frozenset):

@@ -15,6 +15,7 @@ from tools.docs.charts.decisions import decision_chart  # noqa: E402
 from tools.docs.charts.drift import drift_chart  # noqa: E402
 from tools.docs.charts.fleet import fleet_chart  # noqa: E402
 from tools.docs.charts.gaps import gap_chart  # noqa: E402
+from tools.docs.charts.growth import growth_chart  # noqa: E402
 from tools.docs.charts.personal import personal_chart  # noqa: E402
 from tools.docs.charts.published import published_chart  # noqa: E402
 from tools.docs.charts.replications import replication_chart  # noqa: E402
@@ -30,6 +31,7 @@ CHARTS: Mapping[str, Callable[[], Drawing]] = {
     "drift": drift_chart,
     "fleet": fleet_chart,
     "gaps": gap_chart,
+    "growth": growth_chart,
     "personal": personal_chart,
     "published": published_chart,
     "replications": replication_chart,
