@@ -74,7 +74,7 @@ def growth() -> str:
             f"{row['clients']:,}",
             f"`{row['method']}`",
             f"{statistics.median(row['asked']):,.0f}",
-            *(seconds(made(row["processor"])) for made in (statistics.median, max)),
+            *(seconds(made(row["processor"])) for made in (statistics.mean, max)),
             size(row["bytes"]),
             f"{row['waiting']:,}",
         )
@@ -84,7 +84,7 @@ def growth() -> str:
         "clients",
         "method",
         "tasks in a round",
-        "processor time, median round",
+        "processor time, mean round",
         "longest round",
         "memory of all processes",
         "without a group yet",
