@@ -365,6 +365,21 @@ def test_patience_counts_reports_of_each_client() -> None:
             assert next(ends) == needed / share
 
 
+def test_one_model_that_is_hopeless_beside_groups_of_a_test_ends_before_patience() -> None:
+    """Beside groups without a test, which may only learn faster at first, it has the time of ``patience``."""
+    rng = np.random.default_rng(3)
+    history = tuple(pooled(r, reports(rng.normal(1.0, 0.1, size=(8, 20)))) for r in range(1, 41))
+    for arms, needed in ((("fedavg", "split-half"), MIN_REPORTS), (("fedavg", "hcct"), 10)):
+        race = Race(methods=arms)
+        pair = pair_key(*arms)
+        ended = []
+        for n in range(1, 41):
+            drop = race._compared(raced({pair: history[:n]}, arms), *arms)
+            if drop is not None:
+                ended.append((n, drop[0]))
+        assert ended[0] == (needed, "fedavg")
+
+
 THREE_ARMS = ("fedavg", "ifca", "hcct")
 
 

@@ -29,6 +29,7 @@ from coterie.core import (
 )
 from coterie.data.attendance import Attendance
 from coterie.data.objective import TEMPERATURES, Objective, squared_error
+from coterie.data.scenario import SCENARIOS
 from coterie.data.world import ClientData, Split, World, whole
 from coterie.engines.rounds import rounds
 from coterie.methods import APFL, IFCA, Ditto, FedAvg, FedPer, Independent, Race, Tuned
@@ -330,7 +331,11 @@ def test_personal_models_go_on_while_half_of_the_clients_train_in_a_round(
     assert [state.share for state in states] == pytest.approx(
         [share + (1 - share) / 2**n for n in range(1, 7)]
     )
-    assert starts == [{"own"} if state.share >= 0.5 else {"trained"} for state in states]
+    expected = [{"own"} if state.share >= 0.5 else {"trained"} for state in states]
+    # Where all clients have reported four times and none uses its own model, a round is left out.
+    if share == 1:
+        expected[4] = set()
+    assert starts == expected
     assert starts[-1] == ({"own"} if share >= 0.5 else {"trained"})
 
 
@@ -408,6 +413,31 @@ def test_personal_models_that_are_worse_are_tried_less_and_less_often() -> None:
         state = tuned.step(state, reporting(-3.0))
         assert tries_personal(tuned, state) == {2, 3, 7, 11}
     assert state.own == (2, 3, 7, 11)
+
+
+def test_personal_models_that_nobody_uses_are_tried_in_every_second_and_then_every_fourth_round() -> None:
+    """They are neither better nor worse; after every report of a client, not after every round."""
+    tuned, state = started()
+    tried = []
+    for round in range(1, 22):
+        if tries_personal(tuned, state):
+            tried.append(round)
+        state = tuned.step(state, reporting(-0.1 / 3))
+        assert state.own == ()
+    assert tried == [1, 2, 3, 4, 5, 7, 9, 13, 17, 21]
+    # If a tenth of the clients trains in a round, each has reported twice in 21 rounds.
+    assert tries_personal(tuned, replace(state, share=0.1, rounds=21))
+
+
+def test_after_a_rest_personal_models_are_tried_again_in_a_run() -> None:
+    """While they rested, clients reported nothing, which counted as settled: they were never tried again."""
+    tried = SCENARIOS["digits/iid"].build(0)
+    tuned = Tuned(epochs=2, start="either", pull=0.2)
+    states = [one.position.state for one in play(tuned, tried, 16)]
+    assert not any(state.settled for state in states)
+    rounds_worse = [state.worse for state in states]
+    # They have rested, and were found worse once more.
+    assert max(rounds_worse) > 4
 
 
 def test_a_client_begins_to_use_its_own_model_beyond_noise_and_stays_as_long_as_it_pays() -> None:

@@ -20,7 +20,7 @@ what makes an example hard cancels. After each round:
 
   1. From :data:`MIN_REPORTS` reports on, the more complex arm of two is dropped if it is hopeless: it
      is significantly behind, and in its best case, after four times as many rounds, still by two
-     standard errors.
+     standard errors. So is a simpler arm beside groups that a test has found.
   2. From ``patience`` reports on, the more complex arm of two is dropped if it is expected to be
      behind by a standard error, and the simpler one if it is significantly behind and the other one
      is not.
@@ -626,9 +626,12 @@ class Race:
             if report_count < 2 * self.patience:
                 return None
             return judged.drop(simple_arm, judged.no_longer_tried(report_count))
-        # 1. A complex arm that is hopeless. Complex arms learn fast, so they end others only later.
-        if judged.is_hopeless():
+        # 1. An arm that is hopeless. Complex arms learn fast, so they end others only later; groups
+        #    that a test has found have shown by other examples that they differ.
+        if judged.is_hopeless(complex_arm):
             return judged.drop(complex_arm, judged.significant(complex_arm))
+        if self._tests_by_itself(complex_arm) and judged.is_hopeless(simple_arm):
+            return judged.drop(simple_arm, judged.significant(simple_arm))
         # 2. The more complex arm if it is expected to be behind, and otherwise the simpler one if it is
         #    significantly behind.
         if report_count < self.patience:
@@ -916,13 +919,15 @@ class _Judged:
         simple_name, complex_name = (self.race.display_names[arm] for arm in self.arm_names)
         return f"{loss_name} of {simple_name} less {complex_name}, in standard errors"
 
-    def is_hopeless(self) -> bool:
-        """Whether the more complex arm is significantly behind, and stays so in its best case, also without personal models."""
+    def is_hopeless(self, arm_name: str) -> bool:
+        """Whether an arm is significantly behind, and stays so in its best case, also without personal models."""
+        sign = self._sign(arm_name)
         for history in self.histories:
             # With the noise of training: the last round's error is that by the draw of the examples alone.
             difference = over_rounds(history)
             in_best_case = expected(history, BEST_CASE_ROUNDS) / difference.error
-            if difference.z >= -self.significant_z or in_best_case >= -2:
+            # Above 0 where this arm is behind.
+            if sign * difference.z <= self.significant_z or sign * in_best_case <= 2:
                 return False
         return True
 

@@ -24,16 +24,16 @@ below zero by a standard error of the group's mean gain, and stays with it as lo
 
 Where no client uses its own model, and the models have been worse beyond noise for
 :data:`WORSE_LOOKS_TO_REST` rounds, they rest: they are tried again after one round, then after two,
-four and :data:`MAX_ROUNDS_OF_REST`. When clients hold out nothing any more, only those that use
-their own model train it.
+four and :data:`MAX_ROUNDS_OF_REST`. If they are neither better nor worse, they train in every
+second round from :data:`LESS_OFTEN_FROM` reports on, and in every fourth from :data:`SELDOM_FROM` on.
+When clients hold out nothing any more, only those that use their own model train it.
 
 With ``neighbours``, a client's predictions may be mixed with those of its nearest training examples
 (kNN-Per, arXiv 2111.09360, with the same weight λ = :data:`NEIGHBOURS_WEIGHT` for
 all). Nothing is trained or sent for that. Every :data:`NEIGHBOURS_EVERY` rounds clients measure it
 for both of their models. It is used by the same rule as personal models, but begins beyond
 :data:`ERRORS_TO_USE_NEIGHBOURS` standard errors and :data:`MIN_GAIN_OF_NEIGHBOURS`, because an export
-of the model lacks it. While it
-is used, clients measure it in each round, and choose between models that both have neighbours.
+of the model lacks it. While it is used, clients measure it in each round, and choose between models that both have neighbours.
 """
 
 from __future__ import annotations
@@ -93,6 +93,12 @@ WORSE_LOOKS_TO_REST = 4
 
 MAX_ROUNDS_OF_REST = 8
 """The longest time between two trials of personal models that rest, in rounds."""
+
+LESS_OFTEN_FROM = 4
+"""From so many reports of each client on, personal models that no client uses train in every second round."""
+
+SELDOM_FROM = 10
+"""From so many reports of each client on, personal models that no client uses train in every fourth round."""
 
 USES_NEIGHBOURS = "uses its nearest training examples"
 """The name, in notes, of 1 for a client whose nearest training examples take part in its predictions."""
@@ -272,7 +278,15 @@ class Tuned:
         """Whether a client trains its personal model in this round: it is used, or may be used later."""
         if state.settled:
             return client in state.own
-        return not state.rest
+        if state.rest:
+            return False
+        if state.own or state.worse >= WORSE_LOOKS_TO_REST:
+            return True
+        # No client uses its personal model: the more each has reported, the less often it is tried.
+        reports = state.rounds * state.share
+        if reports >= SELDOM_FROM:
+            return state.rounds % 4 == 0
+        return reports < LESS_OFTEN_FROM or state.rounds % 2 == 0
 
     def tuned(self, task: Task, state: TunedState | None = None) -> Task:
         """A task that makes a personal model, unless it trains no model or layers stay at the client.
@@ -282,7 +296,7 @@ class Tuned:
             state: The state, which says how personal models start. None for the state of a run in
                 which all clients train.
         """
-        if not task.trains or task.gradient or task.local_layers:
+        if not _makes_personal(task):
             return self._held_out(task, state)
         state = state or TunedState(inner=None)
         start = self.start
@@ -302,10 +316,14 @@ class Tuned:
 
         Args:
             task: The method's task.
-            state: The state if held-out losses may be reported, which say what they are of.
+            state: The state if the round ends, so that held-out losses may be reported.
         """
         neighbours = None if state is None else self._measured_neighbours(state)
-        holdout = replace(task.holdout, share=self.holdout, neighbours=neighbours)
+        report_losses = task.holdout.report_losses
+        # Without a report, the choice of models would count as settled.
+        if state is not None and not state.settled and _makes_personal(task):
+            report_losses = True
+        holdout = Holdout(share=self.holdout, report_losses=report_losses, neighbours=neighbours)
         return replace(task, holdout=holdout)
 
     def _measured_neighbours(self, state: TunedState) -> Neighbours | None:
@@ -583,6 +601,11 @@ def _error_of_mean(gains: Mapping[Client, Gain], clients: Collection[Client]) ->
     # The variance of a single example is not known.
     known_variances = np.where(np.isfinite(variances), variances, 0.0)
     return float(np.sqrt(shares**2 @ known_variances))
+
+
+def _makes_personal(task: Task) -> bool:
+    """Whether a client can make a personal model with a task: it trains, and no layers stay at the client."""
+    return task.trains and not task.gradient and not task.local_layers
 
 
 def _are_worse(gains: Mapping[Client, Gain], clients: Collection[Client]) -> bool:
