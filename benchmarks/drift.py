@@ -146,9 +146,10 @@ def world(stream: str, drift: str, seed: int) -> World:
         schedule=rows,
         period=PERIOD,
     )
-    return (
-        replace(base, examples=len(rows) * CLIENTS * SAMPLES) if base.drift.renew else base
-    ).build(seed)
+    # Streams that are drawn need as many examples as all time steps show; MNIST has its images.
+    if base.drift.renew and stream not in FILES:
+        base = replace(base, examples=len(rows) * CLIENTS * SAMPLES)
+    return base.build(seed)
 
 
 def measures(made: list[Round], whole: World) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,3 +56,17 @@ def test_the_oracle_has_the_true_groups(monkeypatch: pytest.MonkeyPatch) -> None
     found = drift.run(("sine", "recurring", "oracle", 0))
     assert (found["right"], found["delay"]) == (1.0, 0.0)
     assert len(found["curve"]) == 5
+
+
+def test_every_drawn_stream_has_as_many_examples_as_its_time_steps_show() -> None:
+    """MNIST has its own images: a number of examples is refused there."""
+    for stream in drift.STREAMS:
+        if stream not in drift.FILES:
+            whole = drift.world(stream, "recurring", 0)
+            assert len(whole.steps) == drift.SCHEDULES["recurring"]
+
+
+@pytest.mark.skipif("COTERIE_DATA" not in os.environ, reason="MNIST needs COTERIE_DATA")
+def test_the_stream_of_mnist_can_be_made() -> None:
+    whole = drift.world("mnist", "sudden", 0)
+    assert len(whole.steps) == drift.SCHEDULES["sudden"]
