@@ -13,6 +13,7 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
 import drift  # noqa: E402
+import label_rotations  # noqa: E402
 
 CALLED: Mapping[str, str] = {
     "oracle": "oracle, new models from the first draw",
@@ -109,8 +110,14 @@ def alarms() -> str:
     return table(("", *map(called, streams)), cells, "l" + "r" * len(streams))
 
 
+def rotations() -> str:
+    """Methods on labels that rotate in two directions, by ``benchmarks/label_rotations.py``."""
+    return label_rotations.table(label_rotations.known()) + "\n"
+
+
 PARTS: Mapping[str, Callable[..., str]] = {
     "drift-behind": behind,
     "drift-delays": delays,
     "drift-alarms": alarms,
+    "label-rotations": rotations,
 }
