@@ -131,7 +131,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "missing": (
         lambda: coterie.run("fedavg", world()),
-        "run needs rounds (known: method, scenario, rounds",
+        "run needs rounds",
     ),  # type: ignore[call-arg]
     "missing two": (lambda: coterie.World(), "World needs clients and model"),  # type: ignore[call-arg]
     "by place": (

@@ -142,12 +142,14 @@ def without(clients: Iterable[Client], removed_clients: Iterable[Client]) -> tup
 Value = TypeVar("Value")
 
 
+@public
 def is_among(client: Client, clients: Sequence[Client]) -> bool:
     """Return whether a client is one of ``clients``, which are sorted, in the time of a binary search."""
     position = bisect_left(clients, client)
     return position < len(clients) and clients[position] == client
 
 
+@public
 def among(candidates: Iterable[Client], clients: Sequence[Client]) -> list[Client]:
     """Return those of a few candidates that are among many ``clients``, which are sorted; sorted."""
     return [client for client in sorted(candidates) if is_among(client, clients)]
@@ -176,6 +178,7 @@ def in_order(clients: Iterable[Client]) -> Sequence[Client]:
     return ordered
 
 
+@public
 class SharedValues(Mapping[Client, Value]):
     """Client -> value, where clients of a group share one.
 
@@ -214,6 +217,7 @@ def distinct_values(values: Mapping[Client, Value]) -> Iterable[Value]:
     return values.distinct if isinstance(values, SharedValues) else values.values()
 
 
+@public
 class AllBut(Collection[Client]):
     """The clients of a mapping without some of them.
 

@@ -56,6 +56,11 @@ class Attendance:
         object.__setattr__(self, "silent", silent_probability)
         object.__setattr__(self, "patience", patience)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether all clients are present in all rounds, so that none need be asked about."""
+        return not self.joins and not self.away
+
     def is_present(self, client: Client, round: int) -> bool:
         """Whether ``client`` can be asked in ``round``."""
         # Not before it joins, and not in an interval of absence.

@@ -24,7 +24,7 @@ MakeClient = Callable[[Client, np.random.Generator], Any]
 """Function of a client and its generator that returns its data, see :func:`from_function`."""
 
 
-@public
+@public(more=OF_A_WORLD)
 def from_function(
     make_client: MakeClient,
     clients: int,
@@ -81,11 +81,6 @@ def from_function(
         raise SettingError(
             f"make_client must be a function of a client and its generator, got {brief(make_client)}"
         )
-    for field_name in world:
-        if field_name not in OF_A_WORLD:
-            raise SettingError(
-                f"from_function has no setting {field_name!r} (known: {', '.join(OF_A_WORLD)})"
-            )
     maker = _Maker(make_client, seed)
     _check_repeatable(maker)
     # A model by name needs the shape of an input, that of the first client.

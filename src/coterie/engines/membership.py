@@ -129,7 +129,7 @@ STATISTIC_IN_WORDS: dict[Statistic, str] = {
 def present(attendance: Attendance, position: Position) -> tuple[Client, ...]:
     """Members that are present in the next round."""
     # In most worlds all are.
-    if not attendance.joins and not attendance.away:
+    if attendance.is_full:
         return position.members
     next_round = position.round + 1
     return tuple(client for client in position.members if attendance.is_present(client, next_round))

@@ -675,6 +675,11 @@ class ConnectedClients(Attendance):
 
     online: frozenset[Client] = frozenset()
 
+    @property
+    def is_full(self) -> bool:
+        """Never: any client may be disconnected."""
+        return False
+
     def is_present(self, client: Client, round: int) -> bool:
         """Whether a client is connected."""
         return client in self.online
