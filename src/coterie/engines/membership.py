@@ -77,8 +77,8 @@ def admit_new(
     Returns:
         The position with the new members, and a note of kind "arrive" if there are any.
     """
-    # Without clients that join or are retired, all are members from the first round on.
-    if len(position.members) == len(roster.clients):
+    # Where all clients are present in all rounds, as many members as clients are all of them.
+    if roster.attendance.is_full and len(position.members) == len(roster.clients):
         return position, ()
     # Newcomers are clients that are present, and are not members.
     current_members = set(position.members)
