@@ -139,11 +139,11 @@ class Robust(Averaging):
             SettingError: The rule needs single updates, and the plan asks for sums, or clients mask
                 their numbers.
         """
-        if self.needs_all and masks:
+        if self.mean != "mean" and masks:
             raise SettingError(
                 f"robust.mean must be mean with boundary.masks, got {self.mean}, which needs single updates"
             )
-        if self.needs_all and any(part.need == "sums" for _, part in plan.leaves()):
+        if self.mean != "mean" and any(part.need == "sums" for _, part in plan.leaves()):
             raise SettingError(
                 f"robust.mean must be mean for a method that asks for sums only, such as split-half-sums, got {self.mean}, "
                 "which needs single updates"

@@ -198,6 +198,19 @@ def against_mean(replies: Replies) -> None:
     claims_against_mean(replies)
 
 
+def tilted_against_mean(replies: Replies) -> None:
+    """Steps against the mean of the others, and as far in a constant random direction, so that the mean of all tilts."""
+    if replies.trains:
+        rng = torch.Generator().manual_seed(replies.client)
+        against = -replies.mean()
+        other = torch.randn(replies.parameters, generator=rng)
+        replies.send(
+            replies.longest(
+                against / against.norm().clamp(min=1e-30) + other / other.norm().clamp(min=1e-30)
+            )
+        )
+
+
 def claims_reversed(replies: Replies) -> None:
     """Claims 1e9 examples, and sends minus its update."""
     if replies.trains:
@@ -254,6 +267,7 @@ ADAPTIVE: Mapping[str, Kind] = {
     "one-bias": Kind(one_bias, "own"),
     "constant-direction": Kind(constant_direction, "own"),
     "against-mean": Kind(against_mean, "all"),
+    "tilted-against-mean": Kind(tilted_against_mean, "all"),
     "claims-against-mean": Kind(claims_against_mean, "all", claims=True),
     "claims-reversed": Kind(claims_reversed, "own", claims=True),
     "losses-far-below": Kind(losses_far_below, "own"),

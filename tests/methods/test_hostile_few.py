@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from attack import influence
 from coterie.clustering import halves_gram
 from coterie.contrib.rivals.clove import grouped
-from coterie.core import Averaging, Cohort, Federation, HalvedUpdates, Replies
+from coterie.core import Averaging, Cohort, Federation, HalvedUpdates, Replies, average
 from coterie.methods import CFL
 from coterie.methods._decisions import KeepWhole, SplitGroup
+from coterie.methods._hcct_partition import EpochComparison
 from coterie.methods._hostile_few import labels_without_few, left_out
 from coterie.methods._model_choice import mean_losses
 from coterie.methods._split_half_probes import ProbeAgain, decide_probe
@@ -144,6 +145,34 @@ def test_a_bridge_does_not_join_two_groups(num_bridges: int) -> None:
     assert decided(num_bridges) == (True, tuple(range(num_bridges, 20)))
 
 
+# -- HCCT
+# ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hostile", [0, 1])
+def test_a_lure_draws_no_client_out_of_its_group(hostile: int) -> None:
+    """The last client sends nearly what client 0 sends, of a group of five."""
+    rng = np.random.default_rng(6)
+    updates = np.zeros((6, 40))
+    updates[:5, 0] = 1.0
+    updates[:5] += rng.normal(size=(5, 40)) / 12
+    updates[0, 1] = 1.0
+    updates[5] = updates[0]
+    updates[5, 0] = 0.0
+    updates[5, 1] = 1.5
+    comparison = EpochComparison(
+        answered=tuple(range(6)),
+        clients=tuple(range(6)),
+        gram=updates @ updates.T,
+        sizes=np.full(6, 100.0),
+        tradeoffs=np.full(6, 30.0),
+        signal_share=1.0,
+        hostile=hostile,
+    )
+    expected_groups = [[1, 2, 3, 4], [0, 5]] if not hostile else [[0, 1, 2, 3, 4], [5]]
+    assert sorted(comparison.partition(range(6), None)) == sorted(expected_groups)
+
+
 # -- leaving out
 # ------------------------------------------------------------------------------------------------
 
@@ -225,6 +254,92 @@ def test_a_claim_counts_as_the_greatest_that_others_make() -> None:
     claims = {0: 90, 1: 80, 2: 10**9, 3: 70}
     assert Robust(hostile=1).counted(claims) == {0: 90, 1: 80, 2: 90, 3: 70}
     assert Robust(hostile=2).counted(claims) == {0: 80, 1: 80, 2: 80, 3: 70}
+
+
+def limited_by_definition(updates: np.ndarray, hostile: int) -> np.ndarray:
+    """Each update, as far along the mean of the others as the (f + 1)-th least or greatest of all, and its norm."""
+    limited = updates.copy()
+    clients = range(len(updates))
+    for client in clients:
+        direction = np.delete(updates, client, axis=0).mean(axis=0)
+        along = [updates[client] @ direction]
+        for other in clients:
+            if other != client:
+                along.append(
+                    updates[other] @ np.delete(updates, [client, other], axis=0).mean(axis=0)
+                )
+        ordered = sorted(along)
+        allowed = np.clip(along[0], ordered[hostile], ordered[-1 - hostile])
+        farthest = np.linalg.norm(updates[client]) * np.linalg.norm(direction)
+        allowed = np.clip(allowed, -farthest, farthest)
+        limited[client] += (allowed - along[0]) / (direction @ direction) * direction
+    return limited
+
+
+@pytest.mark.parametrize("hostile", [1, 2])
+def test_the_mean_is_that_of_updates_limited_along_the_mean_of_the_others(hostile: int) -> None:
+    rng = np.random.default_rng(7)
+    updates = rng.normal(size=(9, 30)) + 0.3
+    updates[:hostile] = -5 * updates.mean(axis=0)
+    weights = rng.random(9)
+    weights /= weights.sum()
+    limited = limited_by_definition(updates, hostile)
+    mean = Averaging(hostile=hostile).of(torch.from_numpy(updates), weights)
+    np.testing.assert_allclose(mean.numpy(), weights @ limited)
+
+
+@pytest.mark.parametrize("hostile", [0, 1])
+def test_a_step_against_the_mean_does_not_stop_clients_that_differ(hostile: int) -> None:
+    """Twenty clients in four groups, whose mean is short; one of them steps back as far as the norm allows.
+
+    The others move their mean by 19 / 20 of it. With the rule, the step back counts as much as the
+    one of them that goes least far along their mean.
+    """
+    rng = np.random.default_rng(8)
+    updates = np.eye(4, 40)[GROUPS] + rng.normal(size=(20, 40)) / 100
+    updates[:, :4] -= 0.25
+    updates[:, 5] += 0.1
+    mean = updates[1:].mean(axis=0)
+    updates[0] = -2 * mean / np.linalg.norm(mean)
+    along_of_others = []
+    for client in range(1, 20):
+        along_of_others.append(
+            updates[client] @ np.delete(updates, [0, client], axis=0).mean(axis=0)
+        )
+    along_of_hostile = min(along_of_others) if hostile else updates[0] @ mean
+    expected_progress = (19 + along_of_hostile / (mean @ mean)) / 20
+    averaged = Averaging(hostile=hostile).of(torch.from_numpy(updates), np.full(20, 0.05))
+    progress = averaged.numpy() @ mean / (mean @ mean)
+    assert progress == pytest.approx(expected_progress)
+    # Two thirds of the mean of the others remain, or nearly nothing.
+    assert progress > 0.6 if hostile else progress < 0.05
+
+
+@pytest.mark.parametrize("length", [1e-4, 1e-6, 0.0])
+def test_no_update_becomes_long_where_the_others_cancel(length: float) -> None:
+    """A part along a mean that is nearly zero is divided by its norm: without a bound, the mean of all is 1,900 long."""
+    rng = np.random.default_rng(9)
+    updates = np.eye(4, 40)[GROUPS] + rng.normal(size=(20, 40)) / 100
+    updates[1:] -= updates[1:].mean(axis=0)
+    updates[1:, 5] += length
+    updates[0] = 0.0
+    updates[0, 6] = 1.0
+    averaged = Averaging(hostile=1).of(torch.from_numpy(updates), np.full(20, 0.05))
+    # No update gets longer than the square root of two times its norm.
+    assert averaged.norm() <= np.sqrt(2) * np.linalg.norm(updates, axis=1).mean()
+
+
+def test_without_hostile_clients_the_mean_is_the_weighted_mean() -> None:
+    """Bit for bit, of updates and of models, and as they arrive."""
+    rng = np.random.default_rng(10)
+    updates = torch.from_numpy(rng.normal(size=(9, 30))).float()
+    point = torch.from_numpy(rng.normal(size=30)).float()
+    weights = rng.random(9)
+    weights /= weights.sum()
+    assert torch.equal(Averaging().of(updates, weights), average(updates, weights))
+    assert torch.equal(Averaging().around(point, updates, weights), average(updates, weights))
+    assert not Averaging().needs_all
+    assert not torch.equal(Averaging(hostile=1).of(updates, weights), average(updates, weights))
 
 
 def test_limits_are_tighter_with_hostile_clients_in_all_engines() -> None:

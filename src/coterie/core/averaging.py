@@ -45,7 +45,8 @@ class Averaging:
     ``mean`` is the weighted mean. ``median`` and ``trimmed-mean`` work on each coordinate and
     ignore the weights, because each client reports its own weight. ``geometric-median`` uses the
     weights. ``norm-clipping`` is the weighted mean after longer updates have been scaled down to
-    the median norm.
+    the median norm. With ``hostile`` clients, ``mean`` is the weighted mean of updates of which none
+    goes farther along the mean of the others than most of them do.
     """
 
     mean: str = setting(
@@ -95,7 +96,7 @@ class Averaging:
     @property
     def needs_all(self) -> bool:
         """Whether the rule needs all updates before it can average the first."""
-        return self.mean != "mean"
+        return self.mean != "mean" or self.hostile > 0
 
     def bounded(self, amounts: np.ndarray) -> np.ndarray:
         """Limit the weights so that no client has more than the largest share.
@@ -159,6 +160,8 @@ class Averaging:
         Returns:
             Shape ``(d,)``, in the precision of ``updates``.
         """
+        if self.mean == "mean" and self.hostile:
+            weights = _weights_of_limited(updates, weights, self.hostile)
         if self.mean == "mean" or len(updates) == 1:
             return average(updates, weights)
         if self.mean == "norm-clipping":
@@ -174,8 +177,8 @@ class Averaging:
     ) -> torch.Tensor:
         """Average models that were trained from about the same point.
 
-        Only norm-clipping needs the point: it clips the change that training made, ``rows -
-        point``.
+        Only norm-clipping and the limits with ``hostile`` need the point: they limit the change that
+        training made, ``rows - point``.
 
         Args:
             point: Shape ``(d,)``.
@@ -185,7 +188,7 @@ class Averaging:
         Returns:
             Shape ``(d,)``.
         """
-        if self.mean == "norm-clipping":
+        if self.mean == "norm-clipping" or self.hostile:
             return point + self.of(rows - point, weights)
         return self.of(rows, weights)
 
@@ -212,6 +215,67 @@ def average(updates: torch.Tensor, weights: np.ndarray | Sequence[float]) -> tor
 
 def _like(averaged_values: np.ndarray, updates: torch.Tensor) -> torch.Tensor:
     return torch.as_tensor(averaged_values, dtype=updates.dtype, device=updates.device)
+
+
+MAX_COMPARED = 256
+"""The most updates that are compared with each other where a few may be hostile; more are compared in parts."""
+
+
+def _weights_of_limited(
+    updates: torch.Tensor, weights: np.ndarray | Sequence[float], hostile: int
+) -> np.ndarray:
+    """Limit each update along the mean of the others, as weights of the same updates.
+
+    Where clients differ, their updates nearly cancel, and one client that always steps against their
+    mean stops all of them, within any limit of its norm. But along that one direction honest updates
+    are alike, however much they differ elsewhere. So each update is moved along the mean of the
+    others, until it goes as far as the (f + 1)-th least or greatest of all, but no farther than its
+    own norm: where the others cancel, their mean says little. Elsewhere it stays as it is.
+
+    How far an update goes is its inner product with the mean of the others. To limit update i, each
+    other update is compared with the mean of all but itself and i, so that none counts for its own
+    direction, and i counts for none. Coterie's own.
+
+    Args:
+        updates: Shape ``(n, d)``.
+        weights: Shape ``(n,)``; they do not count in the directions.
+        hostile: f, the number of clients that may be hostile.
+
+    Returns:
+        Shape ``(n,)``: the weights with which the mean of the updates is that of the limited ones.
+    """
+    update_weights = np.asarray(weights, dtype=np.float64)
+    part_count = -(-len(updates) // MAX_COMPARED)
+    limited_weights = update_weights.copy()
+    for part in np.array_split(np.arange(len(updates)), part_count):
+        # Without a majority of honest clients, none can be told from the others.
+        count = len(part)
+        if count <= 2 * hostile or count < 3:
+            continue
+        rows = updates[int(part[0]) : int(part[-1]) + 1].double()
+        products = (rows @ rows.T).numpy(force=True)
+        squares = np.diagonal(products)
+        # <x_j, mean of all but i and j>, and <x_i, mean of all but i> in the diagonal.
+        sums = products.sum(axis=1)
+        along = (sums - squares - products) / (count - 2)
+        along_of_itself = (sums - squares) / (count - 1)
+        np.fill_diagonal(along, along_of_itself)
+        # ‖mean of all but i‖²
+        squared_means = (sums.sum() - 2 * sums + squares) / (count - 1) ** 2
+        # The (f + 1)-th least and greatest, but at most ‖x_i‖ ‖mean of all but i‖.
+        ordered = np.sort(along, axis=1)
+        limited_along = along_of_itself.clip(ordered[:, hostile], ordered[:, -1 - hostile])
+        farthest = np.sqrt(squares * squared_means.clip(min=0.0))
+        limited_along = limited_along.clip(-farthest, farthest)
+        # x_i + shift_i · mean of all but i
+        shifts = np.zeros(count)
+        np.divide(
+            limited_along - along_of_itself, squared_means, out=shifts, where=squared_means > 0
+        )
+        # Each of the others has 1 / (n - 1) of that mean: so much more, or less, it weighs.
+        weighted_shifts = update_weights[part] * shifts / (count - 1)
+        limited_weights[part] += weighted_shifts.sum() - weighted_shifts
+    return limited_weights
 
 
 def _clipped(updates: torch.Tensor, weights: np.ndarray | Sequence[float]) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, combinations
 
 import numpy as np
 
@@ -26,6 +27,7 @@ class EpochComparison:
         sizes: ``(n,)``, training-set sizes.
         tradeoffs: ``(n,)``, λ of each client.
         signal_share: share of signal in their squared norms, as far as noise is known.
+        hostile: the number of clients that must not decide who learns with whom.
     """
 
     answered: tuple[Client, ...]
@@ -34,6 +36,7 @@ class EpochComparison:
     sizes: np.ndarray
     tradeoffs: np.ndarray
     signal_share: float
+    hostile: int = 0
 
     @cached_property
     def position_of_client(self) -> Mapping[Client, int]:
@@ -46,7 +49,7 @@ class EpochComparison:
         return [positions[client] for client in group if client in positions]
 
     def partition(self, members: Sequence[Client], group_count: int | None) -> list[Group]:
-        """Partition some of the clients by Algorithm 2.
+        """Partition some of the clients by Algorithm 2, so that ``hostile`` ones draw no others out of their groups.
 
         Args:
             members: the clients to partition.
@@ -56,6 +59,12 @@ class EpochComparison:
             return []
         if self.gram is None:
             return [list(members)]
+        groups = self._merged(members, group_count)
+        return self._without_lures(members, groups, group_count) if self.hostile else groups
+
+    def _merged(self, members: Sequence[Client], group_count: int | None) -> list[Group]:
+        """The groups of Algorithm 2."""
+        assert self.gram is not None
         # Algorithm 2: beginning with every client alone, the two groups of greatest benefit merge.
         positions = self.positions_of(members)
         parts = utility_merge(
@@ -68,6 +77,54 @@ class EpochComparison:
         for part in parts:
             groups.append([members[position] for position in part])
         return groups
+
+    def _without_lures(
+        self, members: Sequence[Client], groups: list[Group], group_count: int | None
+    ) -> list[Group]:
+        """Return clients of small groups to the large groups that they are in without a few others.
+
+        A hostile client whose updates are near those of another one draws it out of its group, and has
+        half of the data of the group of both. Without the hostile client, Algorithm 2 leaves the
+        other one in its group. So Algorithm 2 is repeated without each one to f clients of each group
+        of 2 f or fewer, of which half or more may be hostile. Coterie's own.
+
+        Args:
+            members: the clients to partition.
+            groups: their groups by Algorithm 2.
+            group_count: the number of groups; None to merge while there is a gain.
+
+        Returns:
+            The groups, in the order of their first members.
+        """
+        large_groups = [group for group in groups if len(group) > 2 * self.hostile]
+        clients_of_large_groups = set(chain.from_iterable(large_groups))
+        # A client that is returned -> a client of the large group to which it is returned.
+        neighbour_of_client: dict[Client, Client] = {}
+        for group in groups:
+            # A client alone was drawn by none.
+            if len(group) > 2 * self.hostile or len(group) < 2:
+                continue
+            for lure_count in range(1, min(self.hostile, len(group) - 1) + 1):
+                for lures in combinations(group, lure_count):
+                    remaining_clients = [client for client in members if client not in lures]
+                    for new_group in self._merged(remaining_clients, group_count):
+                        returned_clients = [client for client in new_group if client in group]
+                        neighbours = [
+                            client for client in new_group if client in clients_of_large_groups
+                        ]
+                        # f neighbours may be hostile, too.
+                        if len(neighbours) > self.hostile:
+                            for client in returned_clients:
+                                neighbour_of_client.setdefault(client, neighbours[0])
+        # Returned clients leave their groups, and join those of their neighbours.
+        new_groups = []
+        for group in groups:
+            new_groups.append([client for client in group if client not in neighbour_of_client])
+        for client, neighbour in neighbour_of_client.items():
+            for group in new_groups:
+                if neighbour in group:
+                    group.append(client)
+        return sorted(sorted(group) for group in new_groups if group)
 
     def best_group(self, groups: Sequence[Group], newcomer: Client) -> tuple[int, float] | None:
         """Return the group that gains most by a newcomer (eq. 15, 16), and the gain; None if no group can be compared."""

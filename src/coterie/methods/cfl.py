@@ -453,7 +453,7 @@ class CFL:
             member_replies.mean(client_weights) if replies.means is None else replies.means[row]
         )
         if member_replies.averaging.needs_all:
-            # The Gram matrix gives the norm of a weighted mean, not that of a robust one.
+            # The Gram matrix gives the norm of a weighted mean, not that of a robust or limited one.
             mean_norm = float(mean_update[: state.tree.parameters].double().norm())
         else:
             mean_norm = norm_of_mean(products, client_weights)

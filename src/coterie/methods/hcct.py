@@ -455,6 +455,7 @@ class HCCT:
             sizes=sizes,
             tradeoffs=self._tradeoffs(sizes, state.sizes.values()),
             signal_share=signal_share,
+            hostile=replies.averaging.hostile,
         )
         return state, comparison
 

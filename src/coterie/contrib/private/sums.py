@@ -163,8 +163,9 @@ def carry_out(
     pool = collected.pool
     plan = collected.plan
     wire = pool.wire
-    # Means and answers are added up as the results arrive.
-    running_means = Means(len(plan.models), pool.layout.size, pool.robust)
+    # Means and answers are added up as the results arrive. A server that sees sums can limit no
+    # single update.
+    running_means = Means(len(plan.models), pool.layout.size)
     answer_sums = AnswerSums(collected, half_sketches)
     for results in collected.waves():
         with collected.clock("server"):
