@@ -415,7 +415,9 @@ def test_personal_models_that_are_worse_are_tried_less_and_less_often() -> None:
     assert state.own == (2, 3, 7, 11)
 
 
-def test_personal_models_that_nobody_uses_are_tried_in_every_second_and_then_every_fourth_round() -> None:
+def test_personal_models_that_nobody_uses_are_tried_in_every_second_and_then_every_fourth_round() -> (
+    None
+):
     """They are neither better nor worse; after every report of a client, not after every round."""
     tuned, state = started()
     tried = []
