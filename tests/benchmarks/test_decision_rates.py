@@ -32,6 +32,7 @@ from study.decision_rates import (  # noqa: E402
 )
 
 from coterie.data.scenario import SCENARIOS  # noqa: E402
+from coterie.methods.race import MIN_REPORTS  # noqa: E402
 
 # -- losses
 # ---------------------------------------------------------------------------------------------------------------
@@ -93,7 +94,9 @@ def test_a_great_difference_decides(kind: str) -> None:
     assert better.ended_by == "held_out_loss"
     worse = raced(rng, sizes, kind, constant(-12.0))
     assert (worse.leader, worse.ended, worse.changes) == (SIMPLE, COMPLEX, 0)
-    assert worse.ended_round < better.ended_round  # the more complex one ends as hopeless
+    # The more complex one ends as hopeless; one model only beside groups that a test has found.
+    assert worse.ended_round == MIN_REPORTS
+    assert (better.ended_round == MIN_REPORTS) == (kind == "tested")
 
 
 def test_hysteresis_saves_changes_of_the_leader() -> None:
