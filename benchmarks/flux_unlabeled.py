@@ -22,7 +22,6 @@ is complete there is not trained again. ``--minutes`` starts no run after a time
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import tempfile
 import time
@@ -33,6 +32,7 @@ from typing import Any
 import flux
 import numpy as np
 import torch
+from study.run import append, lines
 
 import coterie
 from coterie.data.world import World
@@ -205,10 +205,7 @@ def measured(cell: flux.Cell, name: str, made: World, runs: Path) -> dict[str, A
 
 def known() -> list[dict[str, Any]]:
     """The measured runs, the last one of each."""
-    if not RESULTS.exists():
-        return []
-    rows = [json.loads(line) for line in RESULTS.read_text().splitlines()]
-    return list({_key(row): row for row in rows}.values())
+    return list({_key(row): row for row in lines(RESULTS)}.values())
 
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -248,7 +245,7 @@ def means(dataset: str, scale: str) -> dict[tuple[str, str, int, str], float]:
 def table() -> str:
     """The accuracy of each method by each rule, at each level, beside the printed mean."""
     columns = [*SHIFTS_OF_MEAN, "mean", "py-x"]
-    lines = [
+    table_lines = [
         "| data | scale | level | method | rule | " + " | ".join(columns) + " | printed |",
         "|---|---|--:|---|---|" + "--:|" * (len(columns) + 1),
     ]
@@ -267,8 +264,8 @@ def table() -> str:
                 printed = PRINTED[dataset].get(method)
                 cells.append("" if printed is None else f"{printed[level - 1]:.3f}")
                 head = f"| {dataset} | {scale} | {level} | {method} | {rule} | "
-                lines.append(head + " | ".join(cells) + " |")
-    return "\n".join(lines)
+                table_lines.append(head + " | ".join(cells) + " |")
+    return "\n".join(table_lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -290,8 +287,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if time.monotonic() > end:
                     return 0
                 row = measured(cell, name, made, runs)
-                with RESULTS.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
+                append(RESULTS, row)
                 accuracies = {
                     rule: round(float(np.mean(values)), 3)
                     for rule, values in row["accuracies"].items()

@@ -3,25 +3,25 @@
     python benchmarks/label_rotations.py --data DIR [--images 500] [--seeds N] [--only METHOD ...]
     python benchmarks/label_rotations.py --table
 
-fed-clma 0.1.1 (https://pypi.org/project/fed-clma/) clusters clients whose data drift, in plain Flower
-apps. Its readme compares it with FedAvg: ten clients with alike images of CIFAR-10, a net of 545,290
+The package fed-clma 0.1.1 (Adarsh N L, M. Amarlingam, D. Sharma, "Collaborative Drift Compensation",
+CODS-COMAD 2024, doi 10.1145/3703323.3703341) clusters clients whose data drift, in plain Flower apps.
+Its readme compares it with FedAvg: ten clients with alike images of CIFAR-10, a net of 545,290
 parameters, ten rounds. In rounds 3, 5, 7 and 9 the labels of eight clients rotate by one class: those
 of four clients upwards, those of the other four downwards. Two clients keep their labels.
 
-Not printed there, and chosen here by FedAvg on labels that stay: SGD with learning rate 0.02 and
-momentum 0.9, one epoch a round, batches of 32. The net is that with this number of parameters: two
-convolutions with BatchNorm, and two dense layers.
+Not printed there, and not tuned here: SGD with learning rate 0.02 and momentum 0.9, one epoch a
+round, batches of 32. The net is that with this number of parameters: two convolutions with
+BatchNorm, and two dense layers.
 
 The strategy of fed-clma itself runs here too, if the package is installed (``pip install fed-clma``).
-Its messages are carried out in this process. All methods train from the same first model, with the
-same steps. A client is tested with its own labels of the round.
+Its messages are carried out in this process, with the same data, steps and settings; its first model
+and its batches are other draws. A client is tested with its own labels of the round.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,10 +30,13 @@ from typing import Any
 import numpy as np
 import torch
 from drift import Oracle
+from study.run import append, lines
 from torch import nn
 
 import coterie
 from coterie.core import Client, Method
+from coterie.data import readers
+from coterie.data.datasets.cifar import cifar10_files
 from coterie.data.world import Drift, Split, World
 from coterie.methods import Auto, FedAvg, SplitHalf, Tuned
 
@@ -92,22 +95,21 @@ def rotation(client: Client, time_step: int) -> int:
     return time_step if client in UPWARDS else -time_step
 
 
-def images_of(folder: Path, file_names: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images ``(n, 3, 32, 32)`` and labels ``(n,)`` of files in the binary form of CIFAR-10."""
-    records = np.concatenate(
-        [np.fromfile(folder / name, dtype=np.uint8).reshape(-1, 3073) for name in file_names]
+def images_of(paths: Iterable[Path]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images ``(n, 3, 32, 32)`` and labels ``(n,)`` of files of CIFAR-10."""
+    files = [readers.cifar(path, 1) for path in paths]
+    images, labels = (
+        torch.from_numpy(np.concatenate(arrays)) for arrays in zip(*files, strict=True)
     )
-    images = torch.from_numpy(records[:, 1:].reshape(-1, 3, 32, 32)).float() / 255
-    return (images - 0.5) / 0.25, torch.from_numpy(records[:, 0]).long()
+    return (images.float() / 255 - 0.5) / 0.25, labels.long()
 
 
 def world(folder: Path, images_per_client: int, seed: int) -> World:
     """The world: in each time step, the same images with rotated labels."""
     order = torch.randperm(NUM_CLIENTS * images_per_client, generator=_generator(seed))
-    train_images, train_labels = images_of(
-        folder, [f"data_batch_{number}.bin" for number in range(1, 6)]
-    )
-    test_images, test_labels = images_of(folder, ["test_batch.bin"])
+    *train_paths, test_path = cifar10_files(folder)
+    train_images, train_labels = images_of(train_paths)
+    test_images, test_labels = images_of([test_path])
     test_images, test_labels = test_images[:TEST_IMAGES], test_labels[:TEST_IMAGES]
     steps = []
     for time_step in range(NUM_ROUNDS // PERIOD):
@@ -228,14 +230,12 @@ def trained(
 
 def known() -> list[dict[str, Any]]:
     """The measured runs."""
-    return (
-        [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
-    )
+    return lines(RESULTS)
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """A line for each method: means over seeds of stationary and of drifted clients, at the end and from round 4 on."""
-    lines = [
+    table_lines = [
         "| method | seeds | stationary: last round | rounds 4 to 10 | drifted: last round | rounds 4 to 10 |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
@@ -246,10 +246,10 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
             of_clients = curves[:, :, list(clients)]
             cells += [of_clients[:, -1].mean(), of_clients[:, 3:].mean()]
         numbers = " | ".join(f"{value:.3f}" for value in cells)
-        lines.append(f"| {name} | {len(curves)} | {numbers} |")
+        table_lines.append(f"| {name} | {len(curves)} | {numbers} |")
     for name, printed_cells in PRINTED.items():
-        lines.append(f"| {name} | {' | '.join(printed_cells)} |")
-    return "\n".join(lines)
+        table_lines.append(f"| {name} | {' | '.join(printed_cells)} |")
+    return "\n".join(table_lines)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -265,14 +265,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     done = {(row["method"], row["images"], row["seed"]) for row in known()}
     torch.set_num_threads(1)
     for seed in range(0 if asked.table else asked.seeds):
-        whole = world(Path(asked.data) / "cifar-10-batches-bin", asked.images, seed)
+        whole = world(Path(asked.data), asked.images, seed)
         for name in asked.only:
             if (name, asked.images, seed) in done:
                 continue
             run = by_clma(whole, seed) if name == CLMA else by_coterie(name, whole, seed)
             row = {"method": name, "images": asked.images, "seed": seed, "accuracies": run}
-            with RESULTS.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            append(RESULTS, row)
             print(name, seed, [round(float(np.mean(of_round)), 3) for of_round in run], flush=True)
     print(table(known()))
 
