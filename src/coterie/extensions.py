@@ -228,6 +228,22 @@ def imported(name: str, kind: str) -> Any:
         raise UserError(f"the {kind} {name!r} cannot be imported: {error}{likely_name}") from error
 
 
+def lazily(package: str, module_of_name: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package that imports a public name's module when the name is first used.
+
+    Args:
+        package: The package, its ``__name__``.
+        module_of_name: Public name -> module in the package that has it.
+    """
+
+    def public_name(name: str) -> Any:
+        if name not in module_of_name:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{module_of_name[name]}"), name)
+
+    return public_name
+
+
 def check_consent(name: str, file: str, kind: str = "model") -> None:
     """Check that a file does not name a model, a scenario or a method that is code.
 

@@ -7,7 +7,9 @@ training. Trackers are installed by ``pip install 'coterie[track]'``. A package 
 of :class:`Tracker` and an entry point in the group ``coterie.trackers``.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from coterie.extensions import lazily
 
 if TYPE_CHECKING:
     from coterie.contrib.tracking.following import Tracking as Tracking
@@ -17,11 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["TRACKERS", "Tracker", "Tracking", "track"]
 
-
-def __getattr__(name: str) -> Any:
-    # Importing this package imports nothing slow, so that help appears immediately.
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from coterie.contrib.tracking import following, trackers
-
-    return getattr(following if name in ("Tracking", "track") else trackers, name)
+# Imported on first use, so that help appears immediately.
+__getattr__ = lazily(
+    __name__,
+    {
+        "TRACKERS": "trackers",
+        "Tracker": "trackers",
+        "Tracking": "following",
+        "track": "following",
+    },
+)

@@ -11,7 +11,9 @@ models.
 - :mod:`.command`: ``coterie trees``
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from coterie.extensions import lazily
 
 if TYPE_CHECKING:
     from coterie.contrib.trees.federating import TreeFederation as TreeFederation
@@ -19,11 +21,5 @@ if TYPE_CHECKING:
 
 __all__ = ["TreeFederation", "federate"]
 
-
-def __getattr__(name: str) -> Any:
-    # Importing this package imports nothing slow, so that help appears immediately.
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from coterie.contrib.trees import federating
-
-    return getattr(federating, name)
+# Imported on first use, so that help appears immediately.
+__getattr__ = lazily(__name__, dict.fromkeys(__all__, "federating"))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from coterie.extensions import lazily
 
 if TYPE_CHECKING:
     from coterie.engines.flower.client import Participant as Participant
@@ -22,8 +23,4 @@ process for every message."""
 
 __all__ = list(_PUBLIC)
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+__getattr__ = lazily(__name__, _PUBLIC)
