@@ -142,9 +142,8 @@ def without(clients: Iterable[Client], removed_clients: Iterable[Client]) -> tup
 Value = TypeVar("Value")
 
 
-@public
-def is_among(client: Client, clients: Sequence[Client]) -> bool:
-    """Return whether a client is one of ``clients``, which are sorted, in the time of a binary search."""
+def _is_among(client: Client, clients: Sequence[Client]) -> bool:
+    """Whether a client is one of ``clients``, which are sorted, in the time of a binary search."""
     position = bisect_left(clients, client)
     return position < len(clients) and clients[position] == client
 
@@ -152,7 +151,7 @@ def is_among(client: Client, clients: Sequence[Client]) -> bool:
 @public
 def among(candidates: Iterable[Client], clients: Sequence[Client]) -> list[Client]:
     """Return those of a few candidates that are among many ``clients``, which are sorted; sorted."""
-    return [client for client in sorted(candidates) if is_among(client, clients)]
+    return [client for client in sorted(candidates) if _is_among(client, clients)]
 
 
 MANY = 10_000
@@ -196,7 +195,7 @@ class SharedValues(Mapping[Client, Value]):
 
     def __getitem__(self, client: Client) -> Value:
         for clients, value in self.groups:
-            if is_among(client, clients):
+            if _is_among(client, clients):
                 return value
         raise KeyError(client)
 

@@ -234,8 +234,7 @@ def missed_rounds(
     if not may_have_missed:
         return {}
     missed_by_member = {}
-    for client in [client for client in members if client in may_have_missed]:
-        missed_in_a_row = missed_before.get(client, 0) + (client in missing)
-        if missed_in_a_row and client not in answered_clients:
-            missed_by_member[client] = missed_in_a_row
+    for client in members:
+        if client in may_have_missed:
+            missed_by_member[client] = missed_before.get(client, 0) + (client in missing)
     return missed_by_member

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, combinations
@@ -100,22 +100,16 @@ class EpochComparison:
         clients_of_large_groups = set(chain.from_iterable(large_groups))
         # A client that is returned -> a client of the large group to which it is returned.
         neighbour_of_client: dict[Client, Client] = {}
-        for group in groups:
-            # A client alone was drawn by none.
-            if len(group) > 2 * self.hostile or len(group) < 2:
-                continue
-            for lure_count in range(1, min(self.hostile, len(group) - 1) + 1):
-                for lures in combinations(group, lure_count):
-                    remaining_clients = [client for client in members if client not in lures]
-                    for new_group in self._merged(remaining_clients, group_count):
-                        returned_clients = [client for client in new_group if client in group]
-                        neighbours = [
-                            client for client in new_group if client in clients_of_large_groups
-                        ]
-                        # f neighbours may be hostile, too.
-                        if len(neighbours) > self.hostile:
-                            for client in returned_clients:
-                                neighbour_of_client.setdefault(client, neighbours[0])
+        for group, lures in self._possible_lures(groups):
+            remaining_clients = [client for client in members if client not in lures]
+            for new_group in self._merged(remaining_clients, group_count):
+                neighbours = [client for client in new_group if client in clients_of_large_groups]
+                # f neighbours may be hostile, too.
+                if len(neighbours) <= self.hostile:
+                    continue
+                for client in new_group:
+                    if client in group:
+                        neighbour_of_client.setdefault(client, neighbours[0])
         # Returned clients leave their groups, and join those of their neighbours.
         new_groups = []
         for group in groups:
@@ -125,6 +119,18 @@ class EpochComparison:
                 if neighbour in group:
                     group.append(client)
         return sorted(sorted(group) for group in new_groups if group)
+
+    def _possible_lures(
+        self, groups: Sequence[Group]
+    ) -> Iterator[tuple[Group, tuple[Client, ...]]]:
+        """Each group of 2 f or fewer, with each one to f of its clients that may have drawn in the others."""
+        for group in groups:
+            # A client alone was drawn by none.
+            if not 2 <= len(group) <= 2 * self.hostile:
+                continue
+            for lure_count in range(1, min(self.hostile, len(group) - 1) + 1):
+                for lures in combinations(group, lure_count):
+                    yield group, lures
 
     def best_group(self, groups: Sequence[Group], newcomer: Client) -> tuple[int, float] | None:
         """Return the group that gains most by a newcomer (eq. 15, 16), and the gain; None if no group can be compared."""

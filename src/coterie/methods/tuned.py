@@ -33,7 +33,8 @@ With ``neighbours``, a client's predictions may be mixed with those of its neare
 all). Nothing is trained or sent for that. Every :data:`NEIGHBOURS_EVERY` rounds clients measure it
 for both of their models. It is used by the same rule as personal models, but begins beyond
 :data:`ERRORS_TO_USE_NEIGHBOURS` standard errors and :data:`MIN_GAIN_OF_NEIGHBOURS`, because an export
-of the model lacks it. While it is used, clients measure it in each round, and choose between models that both have neighbours.
+of the model lacks it. While it is used, clients measure it in each round, and choose between models
+that both have neighbours.
 """
 
 from __future__ import annotations
