@@ -86,7 +86,7 @@ nitpick_ignore_regex = [
     # Type variables, and types in brackets that Sphinx takes apart at their commas.
     (
         r"py:class",
-        r"coterie\.(core\.(clients\.StateClass|method\.MethodState)|extensions\.ExtensionType|records\.record\.T)|.*\[(int|str)",
+        r"coterie\.(core\.(clients\.(StateClass|Value)|method\.MethodState)|extensions\.ExtensionType|records\.record\.T)|.*\[(int|str)",
     ),
     # The type of a method's result, which is imported for types only; its page has the whole name.
     (r"py:class", r"Differences"),

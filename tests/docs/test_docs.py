@@ -65,11 +65,12 @@ def loosely(printed: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_demonstration_prints_what_the_readme_shows() -> None:
-    (shown,) = (
-        found[3] for found in generate.MARKER.finditer(PAGES["README.md"]) if found[1] == "demo"
-    )
-    assert loosely(generate.demo()) == loosely(shown), (
+@pytest.mark.parametrize(
+    ("page", "part"), [("README.md", "demo"), ("docs/sites/explain.md", "explained-demo")]
+)
+def test_the_demonstration_prints_what_a_page_shows(page: str, part: str) -> None:
+    (shown,) = (found[3] for found in generate.MARKER.finditer(PAGES[page]) if found[1] == part)
+    assert loosely(generate.PARTS[part]()) == loosely(shown), (
         "python tools/docs/generate.py --demo makes it anew"
     )
 

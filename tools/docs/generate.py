@@ -1,7 +1,7 @@
 """Rewrite the generated parts of README.md and docs/, which stand between ``<!-- NAME -->`` and ``<!-- /NAME -->``.
 
-    python tools/docs/generate.py            all of them but the demonstration's output
-    python tools/docs/generate.py --demo     that too: it runs the bare ``coterie run``, half a minute
+    python tools/docs/generate.py            all of them but what the demonstration prints
+    python tools/docs/generate.py --demo     that too: it runs the demonstration twice, a minute
     python tools/docs/generate.py --figures  draw the figures of notes/studies too (coterie[report])
     python tools/docs/generate.py --check    write nothing; exit status 1 if a part is not up to date
 
@@ -269,6 +269,21 @@ def demo() -> str:
     return f"```text\n$ coterie run\n{normalised(in_terminal('run'))}\n```\n"
 
 
+def explained_demo() -> str:
+    """What ``coterie explain`` prints first about the demonstration compared with training alone: its screen."""
+    methods = ("fedavg", "independent", "auto")
+    run = [word for name in methods for word in ("--method", name)] + ["--out", "runs/three"]
+    explain = ["explain", "runs/three/auto-seed0"]
+    with tempfile.TemporaryDirectory() as folder:
+        in_terminal("run", *run, folder=folder)
+        printed = in_terminal(*explain, folder=folder)
+    paragraphs = printed.split("\n\n")
+    table = next(part for part in paragraphs if part.startswith("accuracy in round"))
+    screen = "\n\n".join(paragraphs[: paragraphs.index(table) + 1])
+    commands = f"$ coterie run {' '.join(run)}\n$ coterie {' '.join(explain)}"
+    return f"```text\n{commands}\n{screen}\n...\n```\n"
+
+
 def normalised(printed: str) -> str:
     """Without what differs from one run to the next: seconds and the time in the folder's name."""
     printed = re.sub(r"(?<=runs/)\d{8}-\d{6}(-\d+)?(?=-digits)", "TIME", printed)
@@ -281,8 +296,11 @@ def normalised(printed: str) -> str:
     return "\n".join(lines)
 
 
-def in_terminal(*arguments: str) -> str:
-    """What ``coterie`` prints to a plain terminal of a fixed width, in an empty folder."""
+def in_terminal(*arguments: str, folder: str | None = None) -> str:
+    """What ``coterie`` prints to a plain terminal of a fixed width, in ``folder`` or in an empty one."""
+    if folder is None:
+        with tempfile.TemporaryDirectory() as empty:
+            return in_terminal(*arguments, folder=empty)
     master, slave = os.openpty()
     environment = {
         **os.environ,
@@ -296,7 +314,7 @@ def in_terminal(*arguments: str) -> str:
     ).rstrip(os.pathsep)
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "COTERIE_DATA"):
         environment.pop(name, None)
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as errors:
+    with tempfile.TemporaryFile() as errors:
         command = [sys.executable, "-m", "coterie", *arguments]
         with subprocess.Popen(
             command, stdout=slave, stderr=errors, cwd=folder, env=environment
@@ -370,8 +388,9 @@ PARTS: Mapping[str, Callable[..., str]] = {
     **standing_tables.PARTS,
     **choosing_tables.PARTS,
     "demo": demo,
+    "explained-demo": explained_demo,
 }
-SLOW = ("demo",)
+SLOW = ("demo", "explained-demo")
 
 
 def regenerated(text: str, folder: Path = DOCS, skip: Sequence[str] = SLOW) -> str:
