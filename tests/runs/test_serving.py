@@ -81,26 +81,42 @@ def moments(means: list[float], rows: float, variance: float = 1.0) -> SiteMomen
 
 
 def test_probabilities_of_groups_are_those_of_the_hierarchy() -> None:
-    groups = [
-        [moments([0.0], 10), moments([1.0], 10), moments([-1.0], 10)],
-        [moments([4.0], 10), moments([6.0], 10)],
-    ]
-    profiles = group_profiles(groups)
-    # Between the clients: the squares less what the choice of 10 rows of variance 1 explains.
-    between = (1 + 1 + 1 + 1 - (2 / 3 * 3 + 1 / 2 * 2) * 0.1) / 3
-    assert profiles.between == pytest.approx([between])
-    site = moments([1.5], 5)
-    overall = (3 * 0 + 2 * 5) / 5
-    spread = 1 + (3 * (0 - overall) ** 2 + 2 * (5 - overall) ** 2) / 5
+    client_means = [[0.0, 1.0, -1.0], [4.0, 6.0]]
+    profiles = group_profiles([[moments([mean], 10) for mean in means] for means in client_means])
     normal = scipy.stats.norm.pdf
-    densities = [
-        3 / 6 * normal(1.5, 0, math.sqrt(between * (1 + 1 / 3) + 1 / 5)),
-        2 / 6 * normal(1.5, 5, math.sqrt(between * (1 + 1 / 2) + 1 / 5)),
-        1 / 6 * normal(1.5, overall, math.sqrt(spread * (1 + 1 / 5) + between)),
-    ]
+    # The variance between clients, by its prior and the density of the clients' means.
+    ratios = np.geomspace(0.01, 1, 25)
+    weights = []
+    for ratio in ratios:
+        weight = math.sqrt(ratio) * scipy.stats.halfcauchy.pdf(math.sqrt(ratio), scale=0.25)
+        for means in client_means:
+            # The integral over their centre, which may lie anywhere.
+            deviation = math.sqrt(ratio + 0.1)
+            centres = np.linspace(-10, 16, 2001)
+            densities = np.prod([normal(mean, centres, deviation) for mean in means], axis=0)
+            weight *= densities.sum() * (centres[1] - centres[0])
+        weights.append(weight)
+    assert profiles.between_weights[:, 0] == pytest.approx(np.array(weights) / sum(weights))
+    # The density of a site's mean of 5 rows, by integration over the centre of its group.
+    known_centres = np.array([0.0, 5.0])
+    overall = known_centres.mean()
+    spread = (1 + 2 * 2.5**2) / 2 * (1 + 1 / 2)
+    centres = np.linspace(-30, 35, 4001)
+    densities = np.zeros(3)
+    for ratio, weight in zip(ratios, profiles.between_weights[:, 0], strict=True):
+        of_site = normal(1.5, centres, math.sqrt(ratio + 1 / 5))
+        for group in range(3):
+            of_centre = normal(centres, overall, math.sqrt(spread))
+            if group < 2:
+                clients = len(client_means[group])
+                error = math.sqrt((ratio + 0.1) / clients)
+                of_centre = of_centre * normal(known_centres[group], centres, error)
+            densities[group] += weight * (of_centre * of_site).sum() / of_centre.sum()
     # With one number, the power is 1.
-    assert profiles.power == 1
-    assert profiles.probabilities(site) == pytest.approx(np.array(densities) / sum(densities))
+    assert profiles.powers == pytest.approx([1])
+    expected = densities * [3 / 6, 2 / 6, 1 / 6]
+    site = moments([1.5], 5)
+    assert profiles.probabilities(site) == pytest.approx(expected / expected.sum(), rel=1e-6)
 
 
 def test_more_rows_make_a_placement_surer_and_what_is_like_none_is_none() -> None:

@@ -332,11 +332,12 @@ def _add(
 ) -> None:
     """Add the profiles of groups to what an export has."""
     facts[name] = {
-        "power": profiles.power,
+        "powers": profiles.powers.tolist(),
+        "power_weights": profiles.power_weights.tolist(),
         "accuracy": profiles.accuracy,
         "clients": profiles.num_clients.tolist(),
     }
-    for field_name in ("centres", "within", "between"):
+    for field_name in PROFILE_TENSORS:
         tensors[f"{name}_{field_name}"] = torch.from_numpy(getattr(profiles, field_name))
 
 
@@ -344,14 +345,40 @@ def profiles_of(
     facts: Mapping[str, Any], tensors: Mapping[str, Tensor], name: str
 ) -> GroupProfiles:
     """The profiles of groups that an export has under a name, ``labels`` or ``inputs``."""
+    arrays = {}
+    for field_name in PROFILE_TENSORS:
+        if f"{name}_{field_name}" in tensors:
+            arrays[field_name] = tensors[f"{name}_{field_name}"].numpy()
+    of_source = facts[name]
+    num_clients = np.array(of_source["clients"], int)
+    if "power" in of_source:
+        # An export of an earlier version has one variance between clients, and one power.
+        return GroupProfiles(
+            arrays["centres"],
+            arrays["within"],
+            np.zeros_like(arrays["centres"]),
+            arrays["between"][None],
+            np.ones_like(arrays["between"][None]),
+            num_clients,
+            np.array([float(of_source["power"])]),
+            np.ones(1),
+            float(of_source["accuracy"]),
+        )
     return GroupProfiles(
-        tensors[f"{name}_centres"].numpy(),
-        tensors[f"{name}_within"].numpy(),
-        tensors[f"{name}_between"].numpy(),
-        np.array(facts[name]["clients"], int),
-        float(facts[name]["power"]),
-        float(facts[name]["accuracy"]),
+        arrays["centres"],
+        arrays["within"],
+        arrays["row_errors"],
+        arrays["between"],
+        arrays["between_weights"],
+        num_clients,
+        np.array(of_source["powers"], float),
+        np.array(of_source["power_weights"], float),
+        float(of_source["accuracy"]),
     )
+
+
+PROFILE_TENSORS = ("centres", "within", "row_errors", "between", "between_weights")
+"""The arrays of profiles that are in an export's file."""
 
 
 def constant_losses(classes: np.ndarray, class_shares: Sequence[float]) -> np.ndarray:
