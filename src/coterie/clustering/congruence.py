@@ -45,6 +45,7 @@ from coterie.clustering.halves import (
     SQUARE_ROUNDING,
     Halves,
     centred,
+    centred_squares,
     clients_of,
     half_tests,
     halves,
@@ -169,8 +170,7 @@ def congruence_of(group_halves: Halves, dimension: float | None = None) -> Congr
         return Congruence(
             1, 0.0, 0.0, _inverse(noise_estimate.share), noise_estimate.df, 1.0, None, None, 1.0
         )
-    # The spread, with the weights C, which centre.
-    spread = excess(group_halves, np.eye(n) - 1 / n, noise_estimate, _levels(group_halves))
+    spread = _spread(group_halves, noise_estimate)
     p_values = [spread.p]
     # The two tests of one half by the other.
     p_direction = p_odd = None
@@ -212,7 +212,7 @@ def noise_of(group_halves: Halves, dimension: float | None = None) -> Noise:
     n = len(group_halves.noise)
     # ‖D_j‖² and ‖M_i - M̄‖², where these are more than rounding errors.
     noise_levels = np.diagonal(group_halves.noise)
-    deviations = np.diagonal(centred(group_halves.mean))
+    deviations = centred_squares(group_halves.mean)
     largest = float(np.diagonal(group_halves.mean).max())
     rounding = SQUARE_ROUNDING * max(largest, np.finfo(float).tiny)
     deviates = deviations > rounding
@@ -220,21 +220,56 @@ def noise_of(group_halves: Halves, dimension: float | None = None) -> Noise:
     if not (deviates.any() and has_noise.any()):
         return Noise(given_share, math.inf)
     # cos²(M_i - M̄, D_j): the mean of these, and the mean of their products over that of their norms.
-    squared_products = (group_halves.mixed - group_halves.mixed.mean(axis=0)) ** 2
+    squared_products = group_halves.mixed - group_halves.mixed.mean(axis=0)
+    squared_products *= squared_products
     inverse_deviation = np.where(deviates, 1 / np.where(deviates, deviations, 1), 0)
     inverse_level = np.where(has_noise, 1 / np.where(has_noise, noise_levels, 1), 0)
-    sum_of_cosines = float(inverse_deviation @ squared_products @ inverse_level)
+    # One pass over the matrix for both sums.
+    divided_sums, sums = np.stack((inverse_deviation, deviates)) @ squared_products
+    sum_of_cosines = float(divided_sums @ inverse_level)
     mean_of_cosines = sum_of_cosines / float(deviates.sum() * has_noise.sum())
     norm_product = float(deviations[deviates].sum() * noise_levels[has_noise].sum())
-    cosine_of_means = float(deviates @ squared_products @ has_noise) / norm_product
+    cosine_of_means = float(sums @ has_noise) / norm_product
     noise_share = max(mean_of_cosines, cosine_of_means)
-    # df = n³ / Σ_ij corr_ij², with the correlations of M_i - M̄ under these noise levels.
-    covariance = centred(np.diag(noise_levels))
-    standard_deviations = np.sqrt(np.diagonal(covariance))
-    standard_deviations = np.where(standard_deviations > 0, standard_deviations, 1.0)
-    correlations = covariance / np.outer(standard_deviations, standard_deviations)
-    df = n**3 / float((correlations**2).sum())
+    df = n**3 / _sum_of_squared_correlations(noise_levels)
     return Noise(min(max(noise_share, given_share), 1.0), df if dimension is None else math.inf)
+
+
+def _sum_of_squared_correlations(noise_levels: np.ndarray) -> float:
+    """``Σ_ij corr_ij²`` of the ``M_i - M̄`` if the M_i are independent, with variances l ``(n,)``.
+
+    Their covariance is ``C diag(l) C``. With ``L = Σ l`` and ``h_i = L/(2 n²) - l_i/n``, it is ``l_i
+    + 2 h_i`` on the diagonal, and ``h_i + h_j`` elsewhere.
+    """
+    n = len(noise_levels)
+    halves_of_sum = noise_levels.sum() / (2 * n**2) - noise_levels / n
+    variances = noise_levels + 2 * halves_of_sum
+    precisions = 1 / np.where(variances > 0, variances, 1.0)
+    # Σ_ij (h_i + h_j)² / (v_i v_j) over all pairs, as if the formula also held on the diagonal;
+    total = 2 * float(precisions @ halves_of_sum**2) * float(precisions.sum())
+    total += 2 * float(precisions @ halves_of_sum) ** 2
+    # there, its terms are replaced by those of the variances.
+    total -= float(precisions**2 @ (2 * halves_of_sum) ** 2)
+    total += float(precisions**2 @ variances**2)
+    return total
+
+
+def _spread(group_halves: Halves, noise: Noise) -> Excess:
+    """Test the spread: :func:`excess` with the weights ``W = C``, which centre, without that matrix."""
+    n = len(group_halves.noise)
+    levels = _levels(group_halves)
+    # C_ii = 1 - 1/n, and C_ij = -1/n.
+    weight = 1 - 1 / n
+    squared_sum = float(levels.sum()) ** 2
+    sum_of_squares = float(levels @ levels)
+    sums = (
+        float(centred_squares(group_halves.mean).sum()),
+        weight * float(np.diagonal(group_halves.noise).sum()),
+        weight**2 * sum_of_squares,
+        (squared_sum - sum_of_squares) / n**2,
+    )
+    largest = weight * float(np.diagonal(group_halves.mean).max())
+    return excess_of_sums(sums, levels, largest, noise, draws=2)
 
 
 def _levels(group_halves: Halves) -> np.ndarray:
@@ -247,7 +282,7 @@ def _levels(group_halves: Halves) -> np.ndarray:
     n = len(group_halves.noise)
     noise_levels = np.diagonal(group_halves.noise)
     # ‖M_i - M̄‖² n / (n - 1), whose expectation is the noise level where all levels are equal.
-    deviations = np.maximum(np.diagonal(centred(group_halves.mean)), 0.0) * n / (n - 1)
+    deviations = np.maximum(centred_squares(group_halves.mean), 0.0) * n / (n - 1)
     summed_levels = noise_levels + deviations
     total = summed_levels.sum()
     return summed_levels * noise_levels.sum() / total if total > 0 else noise_levels

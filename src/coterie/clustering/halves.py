@@ -116,20 +116,28 @@ def halves(gram: Any, members: Iterable[int] | None = None) -> Halves:
     n = len(square) // 2
     if members is not None:
         first_halves = _checks.position_list(members, n, "members")
-        positions = np.concatenate((first_halves, first_halves + n))
-        square = square[np.ix_(positions, positions)]
-        n = len(first_halves)
+        # All clients in their order need no copy.
+        if not np.array_equal(first_halves, np.arange(n)):
+            positions = np.concatenate((first_halves, first_halves + n))
+            square = square[np.ix_(positions, positions)]
+            n = len(first_halves)
     products_aa = square[:n, :n]
     products_ab = square[:n, n:]
     products_bb = square[n:, n:]
-    # M = (a + b) / 2 and D = (a - b) / 2.
-    noise_products = (products_aa + products_bb - products_ab - products_ab.T) / 4
+    # M = (a + b) / 2 and D = (a - b) / 2. In place: with many clients, what takes time is memory.
+    of_same_half = products_aa + products_bb
+    of_other_half = products_ab + products_ab.T
+    noise_products = of_same_half - of_other_half
+    noise_products /= 4
     np.fill_diagonal(noise_products, np.maximum(np.diagonal(noise_products), 0.0))
-    return Halves(
-        mean=(products_aa + products_bb + products_ab + products_ab.T) / 4,
-        noise=noise_products,
-        mixed=(products_aa - products_bb + products_ab.T - products_ab) / 4,
-    )
+    mean_products = of_same_half
+    mean_products += of_other_half
+    mean_products /= 4
+    mixed_products = products_aa - products_bb
+    mixed_products += products_ab.T
+    mixed_products -= products_ab
+    mixed_products /= 4
+    return Halves(mean=mean_products, noise=noise_products, mixed=mixed_products)
 
 
 @public
@@ -199,6 +207,12 @@ def centred(square: np.ndarray) -> np.ndarray:
     return row_centred - row_centred.mean(axis=1, keepdims=True)
 
 
+def centred_squares(square: np.ndarray) -> np.ndarray:
+    """Compute the diagonal ``(n,)`` of :func:`centred` of a symmetric matrix: squared norms after the mean is subtracted."""
+    row_means = square.mean(axis=0)
+    return np.asarray(np.diagonal(square) - 2 * row_means + row_means.mean())
+
+
 @public
 def reliability(gram: Any, members: Iterable[int] | None = None) -> np.ndarray:
     """Estimate how much of each client's difference from the mean of the group is signal, from 0 to 1.
@@ -223,9 +237,9 @@ def reliability(gram: Any, members: Iterable[int] | None = None) -> np.ndarray:
         array([0.875, 0.875])
     """
     group_halves = halves(gram, members)
-    squared_deviations = np.diagonal(centred(group_halves.mean))
+    squared_deviations = centred_squares(group_halves.mean)
     at_mean = squared_deviations <= SQUARE_ROUNDING * np.diagonal(group_halves.mean).max()
-    signal_deviations = np.diagonal(centred(signals(group_halves)))
+    signal_deviations = centred_squares(signals(group_halves))
     shares = signal_deviations / np.where(at_mean, 1.0, squared_deviations)
     return np.where(at_mean, 1.0, np.clip(shares, 0.0, 1.0))
 
@@ -363,11 +377,13 @@ def _odd_one_out(scaled: _Scaled | None) -> float:
     """:func:`odd_one_out_test` of scaled halves."""
     if scaled is None:
         return 1.0
-    n = len(scaled.cross)
-    squared_products = scaled.cross**2
-    slopes = np.diagonal(scaled.cross) / np.sqrt(scaled.alone)
+    cross = scaled.cross
+    n = len(cross)
+    slopes = np.diagonal(cross) / np.sqrt(scaled.alone)
     # Of the residual sums of squares of both halves, the larger.
-    larger_sums = np.maximum(squared_products.sum(axis=0), squared_products.sum(axis=1))
+    squares_of_columns = np.einsum("ij,ij->j", cross, cross)
+    squares_of_rows = np.einsum("ij,ij->i", cross, cross)
+    larger_sums = np.maximum(squares_of_columns, squares_of_rows)
     residual = larger_sums - slopes**2
     p_values = _p_value(slopes, 2 * residual, 2 * (n - 2))
     return min(1.0, n * float(p_values.min()))
@@ -405,21 +421,28 @@ def _scaled(group_halves: Halves, noise_share: float) -> _Scaled | None:
     unit_scales = row_scales / np.linalg.norm(row_scales)
 
     def scaled_and_centred(products: np.ndarray) -> np.ndarray:
-        """``P (s sᵀ * products) P`` with ``P = I - u uᵀ`` of the unit vector u of the scales s."""
-        result: np.ndarray = products * row_scales
-        result *= row_scales[:, None]
-        left = unit_scales @ result
-        right = result @ unit_scales
-        result -= np.outer(unit_scales, left - float(unit_scales @ right) * unit_scales)
-        result -= np.outer(right, unit_scales)
-        return result
+        """``P (s sᵀ * products) P`` with ``P = I - u uᵀ`` of the unit vector u of the scales s; in place."""
+        if k > 0:
+            products *= row_scales
+            products *= row_scales[:, None]
+        # P X P = X - u (uᵀX - (uᵀXu) uᵀ) - (Xu) uᵀ, which is one product of (n, 2) and (2, n).
+        left = unit_scales @ products
+        right = products @ unit_scales
+        columns = np.stack((unit_scales, right), axis=1)
+        rows = np.stack((left - float(unit_scales @ right) * unit_scales, unit_scales))
+        products -= columns @ rows
+        return products
 
     # With a = M + D and b = M - D: A Aᵀ, B Bᵀ and A Bᵀ.
     mixed = group_halves.mixed
+    of_both_orders = mixed + mixed.T
+    cross_products = group_halves.mean - group_halves.noise
+    cross_products -= mixed
+    cross_products += mixed.T
     return _Scaled(
-        first=scaled_and_centred(both_halves + (mixed + mixed.T)),
-        second=scaled_and_centred(both_halves - (mixed + mixed.T)),
-        cross=scaled_and_centred(group_halves.mean - group_halves.noise - mixed + mixed.T),
+        first=scaled_and_centred(both_halves + of_both_orders),
+        second=scaled_and_centred(both_halves - of_both_orders),
+        cross=scaled_and_centred(cross_products),
         alone=np.maximum(1 - unit_scales**2, SQUARE_ROUNDING),
     )
 

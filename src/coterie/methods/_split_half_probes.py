@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -221,10 +222,18 @@ class Evidence:
 
     def of(self, clients: Sequence[Client]) -> Evidence:
         """Return the evidence of some of the clients."""
+        if tuple(clients) == self.clients:
+            return self
         # The rows of all first halves come before those of all second halves.
         first_rows = np.array(positions_of(clients, among=self.clients), dtype=np.int64)
         rows = np.concatenate([first_rows, len(self.clients) + first_rows])
-        return Evidence(clients=tuple(clients), products=self.products[rows][:, rows])
+        products = torch.from_numpy(self.products.numpy()[np.ix_(rows, rows)])
+        return Evidence(clients=tuple(clients), products=products)
+
+    @cached_property
+    def test(self) -> Congruence:
+        """The test of whether the clients differ. It is made once, as several decisions ask for it."""
+        return congruence(self.products.numpy())
 
 
 def sample(
@@ -355,7 +364,7 @@ def _decide_first_probe(level: float, evidence: Evidence, hostile: int) -> Probe
     hiding = _hiding(level, evidence, evidence, hostile) if hostile else ()
     if hiding:
         evidence = evidence.of(without(evidence.clients, hiding))
-    test = congruence(evidence.products.numpy())
+    test = evidence.test
     p_if_repeated = repeated_p(test.p, test.p, test.clients)
     criterion = differ("p if seen twice", p_if_repeated, level, test.clients)
     again_text = "in the next round, for confirmation"
@@ -385,7 +394,7 @@ def _decide_second_probe(
     hiding = _hiding(level, first_evidence, second_evidence, hostile) if hostile else ()
     first_tested = first_evidence.of(without(first_evidence.clients, hiding))
     second_tested = second_evidence.of(without(second_evidence.clients, hiding))
-    test = congruence(second_tested.products.numpy())
+    test = second_tested.test
     criterion = differ(
         "p of two probes", together(first_tested, second_tested), level, test.clients
     )
@@ -414,9 +423,9 @@ def _decide_second_probe(
 
 def together(first: Evidence, second: Evidence) -> float:
     """Return the p-value of two probes of a group for its clients being congruent; not all need to be in both."""
-    first_p = congruence(first.products.numpy()).p
-    second_p = congruence(second.products.numpy()).p
-    return repeated_p(first_p, second_p, clients=min(len(first.clients), len(second.clients)))
+    return repeated_p(
+        first.test.p, second.test.p, clients=min(len(first.clients), len(second.clients))
+    )
 
 
 def confirmed(level: float, first: Evidence, second: Evidence, *, hostile: int = 0) -> Groups:
@@ -551,13 +560,13 @@ def _from_means(
     distances = []
     for side in sides:
         members = list(side)
+        is_member = np.zeros(len(signal))
+        is_member[members] = 1.0
         # Whose own share in the mean of this side is left out.
-        is_left_out = np.zeros(len(signal), dtype=bool)
-        if not with_own_share:
-            is_left_out[members] = True
+        is_left_out = (is_member > 0) & (not with_own_share)
         # ‖x - Σ y / m‖² = x·x - 2 Σ x·y / m + Σ Σ y·y' / m², without x among the y.
-        row_sums = signal[:, members].sum(axis=1)
-        total_sum = float(signal[np.ix_(members, members)].sum())
+        row_sums = signal @ is_member
+        total_sum = float(is_member @ row_sums)
         member_counts = len(members) - is_left_out
         row_sums_left = np.where(is_left_out, row_sums - squares, row_sums)
         totals_left = np.where(is_left_out, total_sum - 2 * row_sums + squares, total_sum)
