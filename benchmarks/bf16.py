@@ -11,7 +11,6 @@ shows the table. A processor without instructions for bf16 takes many times as l
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -19,6 +18,8 @@ from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import Any
+
+from result_file import append_result, read_results
 
 from coterie.engines.rounds import rounds
 from coterie.runs.experiment import make
@@ -82,18 +83,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.add_argument("--world", choices=WORLDS, help="only this one")
     options.add_argument("--out", type=Path, default=OUT)
     chosen = options.parse_args(argv)
-    lines = chosen.out.read_text().splitlines() if chosen.out.is_file() else []
-    known = {tuple(row[name] for name in KEY) for row in map(json.loads, lines)}
+    known = {tuple(row[name] for name in KEY) for row in read_results(chosen.out)}
     for world in [chosen.world] if chosen.world else WORLDS:
         methods = make(WORLDS[world]).methods
         for seed, number, precision in product(
             range(chosen.seeds), range(len(methods)), PRECISIONS
         ):
             if (world, methods[number].name, precision, seed) not in known:
-                row = json.dumps(measured(world, number, precision, seed, chosen.data))
+                row = measured(world, number, precision, seed, chosen.data)
+                append_result(chosen.out, row)
                 print(row, flush=True)
-                with chosen.out.open("a") as file:
-                    file.write(row + "\n")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ how often there are false alarms: ``--schedules still --only "tuned alert" --fir
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -31,6 +30,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from result_file import append_result, read_results
 
 import coterie
 from coterie.contrib.rivals import FedDrift
@@ -186,9 +186,7 @@ def run(cell: tuple[str, str, str, int]) -> dict[str, Any]:
 
 def known() -> list[dict[str, Any]]:
     """The measured cells."""
-    return (
-        [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
-    )
+    return read_results(RESULTS)
 
 
 def measured() -> list[dict[str, Any]]:
@@ -259,8 +257,7 @@ def main() -> None:
         for found in pool.map(
             run, [] if asked.table else [cell for cell in cells if cell not in done]
         ):
-            with RESULTS.open("a") as file:
-                file.write(json.dumps(found) + "\n")
+            append_result(RESULTS, found)
     print(table())
 
 

@@ -20,7 +20,6 @@ time; a run that is not over is then kept in ``--pause``, and continues in the n
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import shutil
@@ -32,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from result_file import append_result, read_results
 
 import coterie
 from coterie.core import Method, Round, Training, as_groups
@@ -385,9 +385,7 @@ def found(name: str, made: World, last: Round, total: int, seconds: float) -> di
 
 def known() -> list[dict[str, Any]]:
     """The measured runs, at the settings that the methods have now; of each, the one with the most images."""
-    rows = (
-        [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
-    )
+    rows = read_results(RESULTS)
     rows.sort(key=lambda row: -row["epochs"])
     return list(
         {_key(row): row for row in rows if row["settings"] == SETTINGS.get(row["method"])}.values()
@@ -490,8 +488,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in names:
             row = measured(cell, name, made, end, asked.pause)
             if row is not None:
-                with RESULTS.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
+                append_result(RESULTS, row)
                 print(*(row[key] for key in (*KEY, "accuracy", "groups", "seconds")), flush=True)
             if time.monotonic() > end:
                 return 0

@@ -32,7 +32,7 @@ from typing import Any
 import flux
 import numpy as np
 import torch
-from study.run import append, lines
+from result_file import append_result, read_results
 
 import coterie
 from coterie.data.world import World
@@ -205,7 +205,7 @@ def measured(cell: flux.Cell, name: str, made: World, runs: Path) -> dict[str, A
 
 def known() -> list[dict[str, Any]]:
     """The measured runs, the last one of each."""
-    return list({_key(row): row for row in lines(RESULTS)}.values())
+    return list({_key(row): row for row in read_results(RESULTS)}.values())
 
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -287,7 +287,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if time.monotonic() > end:
                     return 0
                 row = measured(cell, name, made, runs)
-                append(RESULTS, row)
+                append_result(RESULTS, row)
                 accuracies = {
                     rule: round(float(np.mean(values)), 3)
                     for rule, values in row["accuracies"].items()

@@ -18,6 +18,8 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
+from result_file import append_result, read_results  # noqa: E402
+
 from attack import influence  # noqa: E402
 from attack._adaptive import ADAPTIVE  # noqa: E402
 
@@ -59,12 +61,10 @@ def main() -> None:
     options = parser.parse_args()
     # Cases of earlier calls are known.
     known = set()
-    if options.out.is_file():
-        for line in options.out.read_text().splitlines():
-            row = json.loads(line)
-            row.pop("accuracy")
-            row.pop("seconds")
-            known.add(json.dumps(row, sort_keys=True))
+    for row in read_results(options.out):
+        row.pop("accuracy")
+        row.pop("seconds")
+        known.add(json.dumps(row, sort_keys=True))
     for case in cases(options):
         if json.dumps(case, sort_keys=True) in known:
             continue
@@ -80,8 +80,7 @@ def main() -> None:
         )
         seconds = time.perf_counter() - begin
         row = {**case, "accuracy": round(accuracy, 4), "seconds": round(seconds, 1)}
-        with options.out.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        append_result(options.out, row)
         print(json.dumps(row), flush=True)
 
 

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 from drift import Oracle
-from study.run import append, lines
+from result_file import append_result, read_results
 from torch import nn
 
 import coterie
@@ -230,7 +230,7 @@ def trained(
 
 def known() -> list[dict[str, Any]]:
     """The measured runs."""
-    return lines(RESULTS)
+    return read_results(RESULTS)
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -271,7 +271,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 continue
             run = by_clma(whole, seed) if name == CLMA else by_coterie(name, whole, seed)
             row = {"method": name, "images": asked.images, "seed": seed, "accuracies": run}
-            append(RESULTS, row)
+            append_result(RESULTS, row)
             print(name, seed, [round(float(np.mean(of_round)), 3) for of_round in run], flush=True)
     print(table(known()))
 

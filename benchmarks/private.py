@@ -13,7 +13,6 @@ levels spend ε at δ = 1e-5. ε 0 in a line is none: masks without noise.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from result_file import append_result, read_results
 
 from coterie.boundary import Boundary, noise_for, spent
 from coterie.core import Training, as_groups
@@ -106,12 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     torch.set_num_threads(1)
     place, parts = map(int, asked.part.split("/"))
-    there = (
-        [json.loads(line) for line in asked.out.read_text().splitlines()]
-        if asked.out.is_file()
-        else []
-    )
-    known = {tuple(row[key] for key in KEY) for row in there}
+    known = {tuple(row[key] for key in KEY) for row in read_results(asked.out)}
     runs = [
         (method, n, epsilon, groups, seed)
         for n in map(int, asked.clients.split(","))
@@ -123,8 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for run in runs[place::parts]:
         if run not in known:
             row = measured(*run)
-            with asked.out.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            append_result(asked.out, row)
             print(row, flush=True)
     return 0
 

@@ -13,11 +13,12 @@ after all rounds. ε 0 in a line is none: plain SGD. ``independent`` and ``fedav
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from result_file import append_result, read_results
 
 import coterie
 from coterie.contrib.dpsgd.accounting import noise_for_rows
@@ -83,11 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--seeds", default="0,1,2")
     options = parser.parse_args(arguments)
-    done = set()
-    if options.out.exists():
-        for line in options.out.read_text().splitlines():
-            entry = json.loads(line)
-            done.add(tuple(entry[name] for name in KEY))
+    done = {tuple(row[name] for name in KEY) for row in read_results(options.out)}
     for rows in map(int, options.rows.split(",")):
         for epsilon in map(float, options.epsilons.split(",")):
             # Without noise, batches are those of plain SGD.
@@ -97,10 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     for method in options.methods.split(","):
                         if (rows, epsilon, sampling, method, seed) in done:
                             continue
-                        line = json.dumps(run(rows, epsilon, sampling, method, seed))
-                        with options.out.open("a") as file:
-                            file.write(line + "\n")
-                        print(line, flush=True)
+                        row = run(rows, epsilon, sampling, method, seed)
+                        append_result(options.out, row)
+                        print(row, flush=True)
 
 
 if __name__ == "__main__":

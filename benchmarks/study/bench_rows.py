@@ -20,6 +20,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from result_file import read_results
+
 from coterie.contrib.bench.rows import Row, read_rows, write_rows
 from coterie.contrib.bench.suites import (
     FROZEN_SETTINGS,
@@ -28,7 +30,6 @@ from coterie.contrib.bench.suites import (
     WORLDS,
 )
 from coterie.runs.facts import digest
-from study.run import lines
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 
@@ -40,7 +41,7 @@ CHANGED = ("auto",)
 
 def studied() -> Iterator[tuple[str, Mapping[str, Any]]]:
     """(name of the world in the suites, run of a study), whether or not a suite has it."""
-    for run in lines(RESULTS / "regret.jsonl.gz"):
+    for run in read_results(RESULTS / "regret.jsonl.gz"):
         answers = run["participation"]
         name = f"{run['kind']}/{run['size']}"
         if f"files/{name}" in WORLDS and answers == 1:
@@ -49,7 +50,7 @@ def studied() -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield f"digits/{name}", run
         elif answers == LOW_PARTICIPATION:
             yield f"dropouts/{name}", run
-    for run in lines(RESULTS / "silos.jsonl"):
+    for run in read_results(RESULTS / "silos.jsonl"):
         yield f"silos/{run['kind']}", run
 
 

@@ -34,6 +34,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from result_file import append_result
+
 from coterie import SCENARIOS, World, run
 from coterie.contrib.bench import silos as silos_worlds
 from coterie.contrib.bench.silos import draw as draw_site_world
@@ -56,7 +58,6 @@ from coterie.methods._half_steps import Probing
 from coterie.methods._race_evidence import Difference, Reports, over_rounds, pooled
 from coterie.methods.race import RaceState
 from coterie.methods.tuned import TunedState, shrunk
-from study.run import append
 
 ROUNDS = 40
 CLIENT_COUNTS = (3, 5, 12, 20, 60)
@@ -778,7 +779,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     for name in asked.only.split(","):
         for row in STUDIES[name](asked.scale):
-            append(asked.out, row)
+            append_result(asked.out, row)
     return 0
 
 

@@ -24,12 +24,14 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from result_file import append_result, read_results
+
 from coterie.core import Training
 from coterie.data.scenario import Scenario
 from coterie.engines import rounds as inprocess
 from coterie.methods import SplitHalf
 from coterie.robust import AS_PUBLISHED
-from study.run import SETTINGS, append, lines, with_files
+from study.run import SETTINGS, with_files
 from study.worlds import in_files, scenario
 
 _DIGITS, _MNIST = scenario("iid", "many"), scenario("mnist-iid", "many")
@@ -99,12 +101,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     place, parts = map(int, asked.part.split("/"))
     names = with_files(asked.only.split(","), asked.data, lambda name: in_files(WORLDS[name][0]))
-    there = {(row["world"], row["seed"]) for row in lines(asked.out)}
+    there = {(row["world"], row["seed"]) for row in read_results(asked.out)}
     runs = [(name, seed) for name in names for seed in _seeds(asked.seeds, WORLDS[name][1])]
     for name, seed in runs[place::parts]:
         if (name, seed) not in there:
             row = measured(name, seed, asked.data)
-            append(asked.out, row)
+            append_result(asked.out, row)
             print(
                 name,
                 seed,

@@ -25,6 +25,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from result_file import append_result, read_results
+
 from coterie.contrib.bench.held_out import distinct_tests
 from coterie.contrib.bench.kinds import SIZES, WORLD_KINDS, needs_files, scenario, sizes
 from coterie.core import Note, Round
@@ -34,7 +36,7 @@ from coterie.robust import AS_PUBLISHED, Robust
 from coterie.settings import build
 from study import regret_summary
 from study.frozen import frozen
-from study.run import KEY, Run, append, followed, lines, with_files
+from study.run import KEY, Run, followed, with_files
 
 SETTINGS = tomllib.loads((Path(__file__).parent / "regret.toml").read_text())
 
@@ -124,16 +126,16 @@ def options() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = options().parse_args(arguments)
     if asked.summary:
-        print(regret_summary.page(lines(asked.summary), asked.of), end="")
+        print(regret_summary.page(read_results(asked.summary), asked.of), end="")
         return 0
     torch.set_num_threads(1)
     place, parts = map(int, asked.part.split("/"))
     kinds = with_files(asked.only.split(","), asked.data, needs_files)
-    there = {_key([row[key] for key in KEY]) for row in lines(asked.out)}
+    there = {_key([row[key] for key in KEY]) for row in read_results(asked.out)}
     for run in runs(asked, kinds, known(asked.methods.split(",")))[place::parts]:
         if _key(run) not in there:
             row = measured(run, asked.data)
-            append(asked.out, row)
+            append_result(asked.out, row)
             print(
                 *(
                     row[key]

@@ -13,21 +13,22 @@ which they are right until the end, whether ever a true group was cut, accuracie
 from __future__ import annotations
 
 import argparse
-import gzip
 import itertools
 import json
 import os
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from result_file import append_result, read_results
 
 from coterie.contrib.bench.kinds import SIZES
 from coterie.core import Groups, Method, Note, Round, as_groups
@@ -139,11 +140,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     place, parts = map(int, asked.part.split("/"))
     kinds = with_files(asked.only.split(","), asked.data)
-    there = {json.dumps([row[key] for key in KEY]) for row in lines(asked.out)}
+    there = {json.dumps([row[key] for key in KEY]) for row in read_results(asked.out)}
     for run in runs(asked, kinds)[place::parts]:
         if json.dumps(list(run)) not in there:
             row = measured(run, asked.data)
-            append(asked.out, row)
+            append_result(asked.out, row)
             print(
                 *(
                     row[key]
@@ -178,24 +179,6 @@ def with_files(
             file=sys.stderr,
         )
     return [world for world in worlds if world not in without]
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    """What a file of results has already; one whose name ends in .gz is compressed."""
-    if not path.exists():
-        return []
-    with _opened(path, "rt") as file:
-        return [json.loads(line) for line in file]
-
-
-def append(path: Path, row: Mapping[str, Any]) -> None:
-    """One line more."""
-    with _opened(path, "at") as file:
-        file.write(json.dumps(row) + "\n")
-
-
-def _opened(path: Path, mode: str) -> IO[str]:
-    return cast(IO[str], gzip.open(path, mode) if path.suffix == ".gz" else path.open(mode))
 
 
 KEY = ("kind", "size", "participation", "method", "settings", "seed")

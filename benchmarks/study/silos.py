@@ -24,12 +24,13 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from result_file import append_result, read_results
+
 from coterie import run
 from coterie.contrib.bench.silos import REGRESSION_KIND, SILO_KINDS, draw
 from study import regret_summary
 from study.regret import chosen
 from study.regret_summary import CLOSE, NOTHING, Row, table
-from study.run import append, lines
 
 METHODS = ("fedavg", "independent", "split-half", "hcct", "tuned", "auto")
 JUDGED = "auto"
@@ -243,16 +244,16 @@ def wanted_runs(asked: argparse.Namespace) -> list[tuple[str, int, str]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = options().parse_args(arguments)
     if asked.summary:
-        print(summary(lines(asked.summary)), end="")
+        print(summary(read_results(asked.summary)), end="")
         return 0
     torch.set_num_threads(1)
     place, num_parts = map(int, asked.part.split("/"))
-    finished = {tuple(row[name] for name in KEY) for row in lines(asked.out)}
+    finished = {tuple(row[name] for name in KEY) for row in read_results(asked.out)}
     for kind, seed, method in wanted_runs(asked)[place::num_parts]:
         if (kind, seed, method) in finished:
             continue
         row = measured(kind, seed, method)
-        append(asked.out, row)
+        append_result(asked.out, row)
         print(kind, seed, method, f"{row['accuracy']:.3f}", row["seconds"], flush=True)
     return 0
 

@@ -22,10 +22,11 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tools" / "docs")]
 
 import regret_tables  # noqa: E402
+from result_file import read_results  # noqa: E402
 from study import regret, regret_summary  # noqa: E402
 from study.frozen import frozen  # noqa: E402
 from study.regret_summary import Worse  # noqa: E402
-from study.run import followed, lines  # noqa: E402
+from study.run import followed  # noqa: E402
 
 from coterie.contrib.bench.held_out import _bags, distinct_tests, same_sizes  # noqa: E402
 from coterie.contrib.bench.kinds import WORLD_KINDS, clients, examples, needs_files, scenario, sizes  # noqa: E402
@@ -172,7 +173,7 @@ def test_runs_go_on_where_they_stopped(
     first = path.read_bytes()
     assert regret.main([*call, "--participation", "1.0"]) == 0
     assert path.read_bytes().startswith(first)
-    rows = lines(path)
+    rows = read_results(path)
     assert {(row["kind"], row["size"], row["method"]) for row in rows} == {
         (kind, size, method)
         for kind, size in (("adversaries", "many"), ("adversaries", "few"), ("iid-60", "tiny"))

@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tools" / "docs")]
 
 import silos_tables  # noqa: E402
+from result_file import read_results  # noqa: E402
 from study import silos  # noqa: E402
-from study.run import lines  # noqa: E402
 
 from coterie.contrib.bench.silos import (  # noqa: E402
     LEAST_ROWS,
@@ -183,7 +183,7 @@ def test_runs_go_on_where_they_stopped(tmp_path: Path, monkeypatch: pytest.Monke
     first = path.read_text()
     assert silos.main(call) == 0
     assert path.read_text().startswith(first)
-    rows = lines(path)
+    rows = read_results(path)
     assert [(row["kind"], row["seed"], row["method"]) for row in rows] == [
         ("noise", 1000, "independent"),
         ("regression", 1000, "independent"),

@@ -19,6 +19,7 @@ sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tools" / "docs")]
 
 import evidence_tables  # noqa: E402
 import study_tables  # noqa: E402
+from result_file import read_results  # noqa: E402
 from study import calibration, null, run  # noqa: E402
 from study.frozen import frozen  # noqa: E402
 from study.worlds import KINDS, needs_files, scenario, sizes  # noqa: E402
@@ -205,7 +206,7 @@ def test_runs_in_which_nobody_differs_go_on_where_they_stopped(
     path = tmp_path / "null.jsonl"
     for seeds in ("0", "0,1"):
         assert null.main(["--out", str(path), "--only", "digits", "--seeds", seeds]) == 0
-    rows = run.lines(path)
+    rows = read_results(path)
     assert [(one["world"], one["seed"]) for one in rows] == [("digits", 0), ("digits", 1)]
     assert all(len(one["p"]) == 1 and 0 < one["p"][0] <= 1 and one["splits"] == 0 for one in rows)
 

@@ -13,8 +13,8 @@ from measured import table
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
+from result_file import read_results  # noqa: E402
 from study import decision_rates  # noqa: E402
-from study.run import lines  # noqa: E402
 
 RESULTS = BENCHMARKS / "results" / "decision-rates.jsonl"
 
@@ -26,7 +26,7 @@ SIZE_BANDS = (0, 100, 1000, 10_000, 100_000)
 
 def rows(part: str) -> list[Row]:
     """The results of a part of the study."""
-    return [row for row in lines(RESULTS) if row["part"] == part]
+    return [row for row in read_results(RESULTS) if row["part"] == part]
 
 
 def mean(chosen: Iterable[Row], key: str) -> float:

@@ -14,10 +14,10 @@ from measured import table
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
+from result_file import read_results  # noqa: E402
 from study import regret_summary  # noqa: E402
 from study.frozen import frozen  # noqa: E402
 from study.regret_summary import Row, Runs  # noqa: E402
-from study.run import lines  # noqa: E402
 
 from coterie.contrib.bench.kinds import SIZES, WORLD_KINDS, needs_files  # noqa: E402
 
@@ -36,7 +36,7 @@ def rows() -> list[Row]:
     """All runs at the frozen settings, in the order of worlds and of methods."""
     found = [
         row
-        for row in lines(REGRET)
+        for row in read_results(REGRET)
         if row["settings"] == frozen(SETTINGS, row["kind"], row["method"])
     ]
     kinds, sizes, methods = list(WORLD_KINDS), list(SIZES), list(SETTINGS["frozen"])
@@ -157,7 +157,7 @@ def found() -> str:
 
 def alike() -> str:
     """In how many runs the judged method reported groups of clients that are all alike."""
-    seen = lines(ALIKE)
+    seen = read_results(ALIKE)
     if not seen:
         return NOT_YET
     false, all_answer = (

@@ -11,8 +11,8 @@ from statistics import mean
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
+from result_file import read_results  # noqa: E402
 from study import silos  # noqa: E402
-from study.run import lines  # noqa: E402
 
 from coterie.contrib.bench.silos import REGRESSION_KIND, SILO_KINDS  # noqa: E402
 
@@ -23,7 +23,7 @@ NOT_YET = f"Not measured yet: `{COMMAND}` does it.\n"
 
 def tables() -> str:
     """The default by kind of world, and the mean gaps of all methods."""
-    rows = lines(SILOS)
+    rows = read_results(SILOS)
     return silos.summary(rows) if rows else NOT_YET
 
 
@@ -34,7 +34,7 @@ def kinds() -> str:
 
 def found() -> str:
     """The numbers of the default in sentences, over all kinds with labels."""
-    runs_of_kind = silos.by_kind(lines(SILOS))
+    runs_of_kind = silos.by_kind(read_results(SILOS))
     runs_of_kind.pop(REGRESSION_KIND, None)
     if not runs_of_kind:
         return NOT_YET
