@@ -323,8 +323,29 @@ def experiment_options(parser: Parser) -> None:
         help="see coterie methods, or package.module:Class of your own; may be repeated",
     )
     parser.add_argument("--rounds", metavar="R", type=whole, help="communication rounds (40)")
-    parser.add_argument("--seed", metavar="N", type=whole, help="run with this one seed (0)")
+    parser.add_argument(
+        "--seed", metavar="N", type=whole, action=_OneSeed, help="run with this one seed (0)"
+    )
     parser.add_argument("--seeds", metavar="K", type=whole, help="run with the seeds 0 to K-1")
+
+
+class _OneSeed(argparse.Action):
+    """Takes ``--seed`` once: with two, a user expects runs with both."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        earlier_seed = getattr(namespace, self.dest)
+        if earlier_seed not in (None, values):
+            parser.error(
+                f"--seed is one seed, got {earlier_seed} and {values}; several are --seeds K (0 to K-1), or "
+                f"seeds = [{earlier_seed}, {values}] in an experiment file"
+            )
+        setattr(namespace, self.dest, values)
 
 
 def _add_address(parser: Parser) -> None:

@@ -18,12 +18,17 @@ from coterie.runs.experiment import OWN_FIELDS, PLAIN_SETTINGS, Spec
 from coterie.settings import SettingError, known_list, nearest, parse, settings_of
 from coterie.settings.calls import public
 from coterie.settings.field_names import called_here, meant
+from coterie.settings.optimizers import arguments, as_options
 
-_KEY_PATTERN = re.compile(r"[\w.-]+")
+_KEY_PATTERN = re.compile(r"\w[\w.-]*")
 
 
 DOTTED_TABLES = ("boundary", "robust")
 """Tables whose settings can only be named together with the table, as in ``boundary.KEY``."""
+
+
+OPTION_TABLES = ("optimizer_options", "schedule_options")
+"""Settings of training that are tables of arguments, as in ``training.optimizer_options.KEY``."""
 
 
 class SettingPlace(NamedTuple):
@@ -70,7 +75,20 @@ def presets_first(texts: Iterable[str]) -> list[str]:
     """Return the values of ``--set`` in the order in which :func:`assign` takes them.
 
     Presets come first, so that every other setting counts before those of a preset.
+
+    Raises:
+        SettingError: A key has two values, of which one would be lost.
     """
+    texts = list(texts)
+    value_of_key: dict[str, str] = {}
+    for text in texts:
+        key, _, value = map(str.strip, text.partition("="))
+        earlier_value = value_of_key.setdefault(key, value)
+        if earlier_value != value:
+            shown_values = f": {earlier_value} and {value}" if "secret" not in key.lower() else ""
+            raise SettingError(
+                f"--set {key} is given twice with different values{shown_values:.100}; give it once"
+            )
     return sorted(texts, key=lambda text: _setting_name(text) != PRESET)
 
 
@@ -166,6 +184,11 @@ def _flat_settings(spec: Spec, dotted_key: str, value: Any) -> dict[str, Any]:
     """
     table_name, _, part_and_setting = dotted_key.partition(".")
     part_name, _, setting_name = part_and_setting.partition(".")
+    if table_name == "training" and part_name in OPTION_TABLES and setting_name:
+        # One argument of an optimizer or a schedule; those that are given already stay.
+        given_options = spec["training"].get(part_name, ())
+        options = arguments(f"--set training.{part_name}", as_options(part_name, given_options))
+        return {f"training.{part_name}": {**options, setting_name: value}}
     if table_name != "scenario" or part_name not in SCENARIO_PARTS:
         return {dotted_key: value}
     # One setting of a part is a table with one entry.

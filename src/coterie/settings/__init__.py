@@ -233,6 +233,7 @@ def coerced(name: str, value: Any, annotation: Any, bits: int = 64) -> Any:
             return value
     raise SettingError(
         f"{name} must be {describe(annotation)}, got {value!r:.200}{_as_number(value, accepted_types)}"
+        f"{_as_list(value, accepted_types)}"
     )
 
 
@@ -264,6 +265,18 @@ def _as_number(value: Any, accepted_types: Sequence[Any]) -> str:
     written_number = int(number) if number.is_integer() else number
     without_quotes = " without quotes" if isinstance(value, str) else ""
     return f"; write {written_number}{without_quotes}"
+
+
+def _as_list(value: Any, accepted_types: Sequence[Any]) -> str:
+    """The end of a sentence for a text in place of a list of texts, or of several numbers in place of one."""
+    if not isinstance(value, str):
+        return ""
+    parts = [part.strip() for part in value.strip("[]").split(",") if part.strip()]
+    if any(typing.get_args(accepted) == (str, ...) for accepted in accepted_types) and parts:
+        quoted_parts = ", ".join(f'"{part}"' for part in parts)
+        return f"; write [{quoted_parts:.200}]"
+    takes_one_number = int in accepted_types or float in accepted_types
+    return "; it takes one value" if takes_one_number and len(parts) > 1 else ""
 
 
 def fits(number: int, bits: int = 64) -> bool:

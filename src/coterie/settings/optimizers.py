@@ -8,6 +8,7 @@ states them, no name makes a client import anything but torch.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -244,7 +245,30 @@ def _rates(
                 ) from error
             rates += [rates[-1]] * (round_count - len(rates))
             break
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError) as error:
+            # Constructors do not look at their arguments: a step_size of 0 fails in the first step.
+            raise SettingError(
+                f"{setting_name}_options must be arguments of {schedule}, got {', '.join(options):.100}, with which "
+                f"its step fails: {type(error).__name__}: {str(error):.200}"
+            ) from error
+    _check_rates(setting_name, schedule, options, rates)
     return tuple(rates)
+
+
+def _check_rates(
+    setting_name: str, schedule: str, options: Options, rates: Sequence[float]
+) -> None:
+    """Refuse a schedule with a rate below 0, or one that is not finite.
+
+    Raises:
+        SettingError: There is such a rate.
+    """
+    for round_number, rate in enumerate(rates, start=1):
+        if not 0 <= rate < math.inf:
+            raise SettingError(
+                f"{setting_name} {schedule} with {', '.join(options):.100} has learning rate {rate:g} in round "
+                f"{round_number}: rates must be finite and >= 0"
+            )
 
 
 def _class(
