@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 import coterie
 from coterie.cli import main
 from coterie.data.cautions import cautions
+from coterie.randomness import seeded
 from coterie.records.record import Record
 from coterie.runs.run import Caution
 
@@ -103,7 +107,8 @@ def test_a_class_that_a_few_test_examples_miss_is_not_rare() -> None:
 
 def test_pixels_and_tokens_have_no_scale_to_warn_of() -> None:
     pixels = (RNG.integers(0, 256, (40, 1, 8, 8)).astype(np.uint8), np.arange(40) % 2)
-    assert cautions(coterie.from_lists([pixels, pixels])) == []
+    other_pixels = (255 - pixels[0], pixels[1])
+    assert cautions(coterie.from_lists([pixels, other_pixels])) == []
 
 
 def test_python_warns_and_the_record_keeps_it(tmp_path: Path) -> None:
@@ -141,3 +146,39 @@ def test_the_command_says_it_before_training_and_again_with_the_verdict(
     assert "Always predicting the class 'on time' has a mean accuracy of" in said.out
     assert "The inputs are not scaled" in said.out
     assert "is no better than always predicting the class 'on time'" in said.out.replace("\n", " ")
+
+
+def arrays(clients: int = 3, rows: int = 60) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Clients with two features and two classes."""
+    generator = np.random.default_rng(1)
+    inputs = [generator.normal(size=(rows, 2)).astype("f") for _ in range(clients)]
+    return [(values, (values[:, 0] > 0).astype(int)) for values in inputs]
+
+
+@seeded(0)
+def test_probabilities_in_place_of_logits() -> None:
+    def of(*layers: nn.Module, **more: Any) -> list[str]:
+        return cautions(coterie.from_lists(arrays(), model=lambda: nn.Sequential(*layers), **more))
+
+    (softmax,) = of(nn.Linear(2, 2), nn.Softmax(1))
+    assert softmax.startswith("the model ends in a softmax (its outputs sum to 1)")
+    assert (
+        len(of(nn.Linear(2, 2), nn.Softmax(1), objective=coterie.Objective(loss=F.cross_entropy)))
+        == 1
+    )
+    assert of(nn.Linear(2, 2), nn.LogSoftmax(1)) == []
+    assert of(nn.Linear(2, 2)) == []
+
+
+def test_two_clients_that_are_the_same() -> None:
+    first, second, third = arrays()
+    model = partial(nn.Linear, 2, 2)
+    (same,) = cautions(coterie.from_lists({"a": first, "b": first, "c": third}, model=model))
+    assert "test examples are training examples of another client" in same
+    assert "for example those of client a at client b" in same
+    assert cautions(coterie.from_lists([first, second, third], model=model)) == []
+    # Rows of a few categories are equal by chance.
+    categories = [(np.round(inputs), np.zeros(len(inputs), int)) for inputs, _ in (first, second)]
+    assert not any(
+        "another client" in text for text in cautions(coterie.from_lists(categories, model=model))
+    )

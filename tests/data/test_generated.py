@@ -11,6 +11,7 @@ import torch
 
 import coterie
 from coterie.core import AllBut, SharedValues, among
+from coterie.data.cautions import cautions
 from coterie.data.on_demand import MOST_EXAMINED, OnDemand
 from coterie.data.world import ClientData, World
 from coterie.methods import Auto
@@ -166,3 +167,67 @@ def test_values_that_groups_share() -> None:
     assert 4 not in others
     assert 5 not in others
     assert len(others) == 4
+
+
+def changed_for(client: int, change: Any) -> Any:
+    """A function like :func:`make_client` that changes the data of one client."""
+
+    def make(number: int, generator: np.random.Generator) -> tuple[Any, ...]:
+        made = make_client(number, generator)
+        return change(made) if number == client else made
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda made: (made[0] * np.nan, *made[1:]),
+            r"numbers that are not finite for client 251 \(train\)",
+        ),
+        (
+            lambda made: (made[0][:, :2], made[1], made[2][:, :2], made[3]),
+            r"client 0 has \(5,\) float32, \(\) int64, client 251 has \(2,\) float32",
+        ),
+        (
+            lambda made: (made[0], made[1].astype("f"), *made[2:]),
+            r"client 251 has \(5,\) float32, \(\) float32",
+        ),
+    ],
+)
+def test_clients_that_no_check_before_the_run_makes_are_checked_when_they_are_made(
+    change: Any, message: str
+) -> None:
+    world = coterie.from_function(changed_for(251, change), 400, model="linear", classes=3)
+    assert 251 not in world.examined.clients
+    with pytest.raises(UserError, match=message):
+        list(coterie.run(FedAvg(), world, rounds=1, workers=1))
+
+
+def test_an_array_that_each_call_fills_is_refused() -> None:
+    filled = np.zeros((30, 5), "f")
+
+    def make(client: int, generator: np.random.Generator) -> tuple[Any, ...]:
+        inputs, *others = make_client(client, generator)
+        filled[:] = inputs
+        return filled, *others
+
+    with pytest.raises(UserError, match="make_client changes what it returned before"):
+        coterie.from_function(make, 4, model="linear", classes=3)
+
+
+def test_seeds_and_classes_that_are_none() -> None:
+    with pytest.raises(UserError, match="seed must be a whole number >= 0, got -1"):
+        world_of(3, seed=-1)
+    with pytest.raises(UserError, match="classes must be >= 2, got 0"):
+        coterie.from_function(make_client, 3, model="linear", classes=0)
+
+
+def test_without_test_examples_there_are_no_scores() -> None:
+    def make(client: int, generator: np.random.Generator) -> tuple[Any, ...]:
+        return make_client(client, generator)[:2]
+
+    world = coterie.from_function(make, 4, model="linear", classes=3)
+    assert any(text.startswith("no client has test examples") for text in cautions(world))
+    assert not any(text.startswith("no client has test") for text in cautions(world_of(4)))

@@ -65,5 +65,7 @@ def test_a_text_in_place_of_a_list_or_of_one_number():
     spec = assign(normal({"methods": ["timed"]}), "timed.devices=fast=0.5,slow=0.5")
     with pytest.raises(SettingError, match=r'; write \["fast=0.5", "slow=0.5"\]'):
         make(spec)
-    with pytest.raises(SettingError, match="must be a number, got '0.1,0.2'; it takes one value"):
+    with pytest.raises(
+        SettingError, match=r"must be a number, got '0\.1,0\.2'; it takes one value"
+    ):
         make(assign(normal({}), "training.lr=0.1,0.2"))

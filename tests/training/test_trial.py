@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ import coterie
 from coterie.data.objective import REGRESSION, Metric, Objective, squared_error
 from coterie.data.own import from_lists
 from coterie.data.world import whole
+from coterie.randomness import seeded
 from coterie.settings import UserError
 from coterie.training.trial import trial
 from refusals import refuses
@@ -197,3 +199,21 @@ def test_contexts_that_change_training_are_refused() -> None:
     for context in (torch.no_grad, torch.inference_mode):
         with context(), pytest.raises(UserError, match="gradients are off here"):
             trial(world())
+
+
+@seeded(0)
+def test_a_model_must_be_new_at_each_call() -> None:
+    tried = world()
+    net = linear()
+    with pytest.raises(UserError, match="must make a new module at each call"):
+        trial(replace(tried, model=lambda: net))
+    backbone = nn.Linear(FEATURES, 4).requires_grad_(False)
+    trial(replace(tried, model=lambda: nn.Sequential(backbone, nn.Linear(4, CLASSES))))
+    trial(replace(tried, model=lambda: copy.deepcopy(net)))
+
+
+def test_whole_numbers_for_a_dense_layer_are_to_be_cast() -> None:
+    inputs = np.arange(240).reshape(60, 4)
+    whole_numbers = from_lists([(inputs, np.arange(60) % 2)], model=lambda: nn.Linear(4, 2))
+    with pytest.raises(UserError, match=r"cast the inputs to float32 .* unless the first layer"):
+        trial(whole_numbers)

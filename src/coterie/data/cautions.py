@@ -40,6 +40,9 @@ SMALL_TARGET = 0.01
 """Standard deviation of targets below which the first outputs of a net, which are around 1, are all
 error."""
 
+PROBED_ROWS = 32
+"""Rows of the first client on which the outputs of a new net are looked at."""
+
 NEAR_TARGET_DEVIATIONS = 3.0
 """A net whose first outputs are within so many standard deviations of the targets knows their unit,
 as with a last layer that scales."""
@@ -59,13 +62,50 @@ def cautions(world: World) -> list[str]:
     world = world.examined
     sentences = (
         *world.hints,
+        _of_no_tests(world),
         _of_scales(world),
+        _of_probabilities(world),
         of_targets(world),
         _of_rare_classes(world),
         of_few_rows(world),
         of_few_of_a_class(world),
     )
     return [sentence for sentence in sentences if sentence]
+
+
+def _of_no_tests(world: World) -> str:
+    """A sentence if no client has test examples."""
+    if any(len(data.test) for data in world.clients.values()):
+        return ""
+    return "no client has test examples, so there are no scores: give some (x, y, x_test, y_test)"
+
+
+def _of_probabilities(world: World) -> str:
+    """A sentence if a net gives probabilities to a loss that takes logits."""
+    split = next(iter(world.clients.values())).train
+    if not isinstance(split.inputs, torch.Tensor) or not isinstance(split.targets, torch.Tensor):
+        return ""
+    is_of_classes = world.objective.takes_classes(split.targets)
+    if not is_of_classes and world.objective.loss is not binary_cross_entropy:
+        return ""
+    # The user's code can raise anything, which the check before the first round reports.
+    try:
+        with seeded(0), torch.no_grad():
+            network = world.model().eval()
+            outputs = network(numbers(split.inputs[split.index[:PROBED_ROWS]])).double()
+    except Exception:
+        return ""
+    remedy = "takes logits: training is slow, and probabilities are wrong; leave it out"
+    if is_of_classes:
+        sums_to_one = outputs.dim() > 1 and outputs.shape[-1] > 1 and len(outputs) > 1
+        sums_to_one = sums_to_one and bool((outputs >= 0).all())
+        if sums_to_one and torch.allclose(outputs.sum(-1), torch.ones(()).double(), atol=1e-4):
+            return f"the model ends in a softmax (its outputs sum to 1), and the cross entropy {remedy}"
+        return ""
+    last_layer = list(network.modules())[-1]
+    if isinstance(last_layer, torch.nn.Sigmoid):
+        return f"the model ends in a sigmoid, and the binary cross entropy {remedy}"
+    return ""
 
 
 def _of_scales(world: World) -> str:

@@ -1,4 +1,4 @@
-"""Examples that occur in both the training and the test part of a client: a model may know their targets by heart.
+"""Examples that occur in both training and test parts, of one client or of two: a model may know their targets by heart.
 
 ``own`` looks for them in the world of every door for a user's own data; they are a hint, and nothing
 is refused.
@@ -53,6 +53,58 @@ def duplicate_hints(clients: Iterable[ClientData]) -> list[str]:
     return [
         f"{duplicate_count:,} of {test_count:,} test examples are also training examples, with the same inputs and targets"
         f"{example}: a model may know them by heart; remove duplicates, or give rows of one origin a subject"
+    ]
+
+
+def foreign_hints(clients: Iterable[ClientData]) -> list[str]:
+    """Return a hint if test examples of a client are training examples of another one, as when two clients are the same.
+
+    Args:
+        clients: The data of the clients.
+
+    Returns:
+        One sentence, or none.
+    """
+    compared_clients = []
+    compared_numbers = 0
+    for data in clients:
+        if isinstance(data.train.inputs, Items) or not len(data.test):
+            continue
+        numbers_per_example = sum(tensor[:1].numel() for tensor in tensors(data.train.inputs))
+        compared_numbers += numbers_per_example * (len(data.train) + len(data.test))
+        compared_clients.append(data)
+    if compared_numbers > MAX_COMPARED_NUMBERS:
+        return []
+    # Which clients train on an example.
+    trainers: dict[bytes, set[int]] = {}
+    for number, data in enumerate(compared_clients):
+        for digest in set(_example_digests(data.train)):
+            trainers.setdefault(digest, set()).add(number)
+    # Only clients with so many duplicates that they are no chance count.
+    duplicate_count = 0
+    test_count = 0
+    example = ""
+    for number, data in enumerate(compared_clients):
+        test_digests = _example_digests(data.test)
+        other_trainers = [trainers.get(digest, set()) - {number} for digest in test_digests]
+        foreign_count = sum(map(bool, other_trainers))
+        is_chance = foreign_count < max(2.0, MIN_DUPLICATE_SHARE * len(test_digests))
+        if is_chance or not _varied(data.train, len(set(_example_digests(data.train)))):
+            continue
+        duplicate_count += foreign_count
+        test_count += len(data.test)
+        if not example:
+            first_trainer = min(next(filter(None, other_trainers)))
+            names = [
+                compared_clients[position].name or str(position)
+                for position in (number, first_trainer)
+            ]
+            example = f", for example those of client {names[0]} at client {names[1]}"
+    if not duplicate_count:
+        return []
+    return [
+        f"{duplicate_count:,} of {test_count:,} test examples are training examples of another client, with the same inputs "
+        f"and targets{example}: a shared model may know them by heart; remove duplicates, or give each client its own rows"
     ]
 
 

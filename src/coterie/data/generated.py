@@ -81,8 +81,14 @@ def from_function(
         raise SettingError(
             f"make_client must be a function of a client and its generator, got {brief(make_client)}"
         )
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise SettingError(f"seed must be a whole number >= 0, got {seed!r:.60}")
+    if classes is not None and classes < 2:
+        raise SettingError(f"classes must be >= 2, got {classes}")
     maker = _Maker(make_client, seed)
-    _check_repeatable(maker)
+    _check_repeatable(maker, clients)
+    # Other clients are checked when they are made, against the first.
+    maker = _Maker(make_client, seed, _form(maker(0)))
     # A model by name needs the shape of an input, that of the first client.
     make_model: Callable[[], torch.nn.Module]
     if not isinstance(model, str):
@@ -109,10 +115,12 @@ class _Maker:
     Attributes:
         make_client: The user's function.
         seed: The seed of the clients' generators.
+        form: The form of the first client's data, which all must have; None until it is known.
     """
 
     make_client: MakeClient
     seed: int
+    form: list[str] | None = None
 
     def __call__(self, client: Client) -> ClientData:
         try:
@@ -138,7 +146,36 @@ class _Maker:
             raise UserError(
                 f"clients that are made on demand have no names, got {client_data.name!r} for client {client}"
             )
+        if self.form is not None and _form(client_data) != self.form:
+            raise UserError(
+                f"make_client must return data of the same form for all clients: client 0 has {', '.join(self.form)}, "
+                f"client {client} has {', '.join(_form(client_data))}"
+            )
+        for split_name in SPLITS:
+            split = getattr(client_data, split_name)
+            for tensor in _tensors_of(split):
+                # Clients may have rows of one pool.
+                values = tensor if len(tensor) == len(split) else tensor[split.index]
+                if values.is_floating_point() and not torch.isfinite(values).all():
+                    raise UserError(
+                        f"make_client returns numbers that are not finite for client {client} ({split_name})"
+                    )
         return client_data
+
+
+def _form(client_data: ClientData) -> list[str]:
+    """The shape of an example and the types of a client's training data, in words."""
+    forms = []
+    for tensor in _tensors_of(client_data.train):
+        dtype_name = str(tensor.dtype).removeprefix("torch.")
+        forms.append(f"{tuple(tensor.shape[1:])} {dtype_name}")
+    return forms
+
+
+def _tensors_of(split: Split) -> list[torch.Tensor]:
+    """The tensors of a split's pool: of its inputs, then of its targets."""
+    parts = [*tensors(split.inputs), *tensors(split.targets)]
+    return [part for part in parts if isinstance(part, torch.Tensor)]
 
 
 def _of_arrays(arrays: tuple[Any, ...]) -> ClientData:
@@ -170,10 +207,29 @@ def _positions(number: int) -> torch.Tensor:
     return torch.arange(number)
 
 
-def _check_repeatable(maker: _Maker) -> None:
-    """Check that the first client has the same data when they are made again, whatever the global generators are."""
+def _all_tensors(client_data: ClientData) -> list[torch.Tensor]:
+    """The tensors of a client's data."""
+    all_tensors: list[torch.Tensor] = []
+    for split_name in SPLITS:
+        all_tensors += _tensors_of(getattr(client_data, split_name))
+    return all_tensors
+
+
+def _check_repeatable(maker: _Maker, clients: int) -> None:
+    """Check that the first client has the same data when they are made again, whatever the global generators are.
+
+    And that the data of another client, which are made in between, do not take their place, as in an
+    array that each call fills.
+    """
     with seeded(0):
         first = maker(0)
+        kept = [tensor.clone() for tensor in _all_tensors(first)]
+        if clients > 1:
+            maker(clients - 1)
+        if not all(map(torch.equal, kept, _all_tensors(first))):
+            raise UserError(
+                "make_client changes what it returned before: return new arrays in each call, such as x.copy()"
+            )
     with seeded(1):
         again = maker(0)
     for split_name in SPLITS:

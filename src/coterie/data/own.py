@@ -31,7 +31,7 @@ import torch
 from coterie.core import Client
 from coterie.data.arrays import ordinary
 from coterie.data.batches import Batch, Items, mapped
-from coterie.data.duplicates import duplicate_hints
+from coterie.data.duplicates import duplicate_hints, foreign_hints
 from coterie.data.examples import Pool, check_distinct, own_pool, pool
 from coterie.data.loss_sign import loss_name
 from coterie.data.matching import Matching, check_scale
@@ -622,7 +622,12 @@ class OwnData:
         all_fields = {
             "objective": own_data.objective,
             "about": about,
-            "hints": (*self.hints, *test_hints, *duplicate_hints(clients.values())),
+            "hints": (
+                *self.hints,
+                *test_hints,
+                *duplicate_hints(clients.values()),
+                *foreign_hints(clients.values()),
+            ),
             **world_fields,
         }
         if self.named:

@@ -249,7 +249,7 @@ def _rates(
             # Constructors do not look at their arguments: a step_size of 0 fails in the first step.
             raise SettingError(
                 f"{setting_name}_options must be arguments of {schedule}, got {', '.join(options):.100}, with which "
-                f"its step fails: {type(error).__name__}: {str(error):.200}"
+                f"its step fails: {type(error).__name__}: {error!s:.200}"
             ) from error
     _check_rates(setting_name, schedule, options, rates)
     return tuple(rates)

@@ -51,6 +51,7 @@ def trial(world: World, seed: int = 0) -> None:
     # Make the model, and a learner of it.
     with seeded(seed, Purpose.INIT, 0):
         module = _fresh_module(world)
+        _check_new(world, module)
     if isinstance(module, torch.jit.ScriptModule):
         raise UserError(
             "the model is a TorchScript module, which cannot be trained here: return the module that it was made of"
@@ -121,6 +122,22 @@ def _fresh_module(world: World) -> torch.nn.Module:
             f"the function that makes the model must return a torch.nn.Module, got {type(module).__name__}{_no_updates(module)}"
         )
     return module
+
+
+def _check_new(world: World, module: torch.nn.Module) -> None:
+    """Check that the user's function makes a new module at each call.
+
+    With one module for all, the first model would depend on what was trained before and not on the
+    seed, and methods with several models would begin with equal ones. Tensors that no client trains
+    may be shared.
+    """
+    other_module = _fresh_module(world)
+    trained = {id(parameter) for parameter in module.parameters() if parameter.requires_grad}
+    if any(id(parameter) in trained for parameter in other_module.parameters()):
+        raise UserError(
+            "the function that makes the model must make a new module at each call, such as lambda: Net(), and returned "
+            "one with the same parameters twice; to begin with the weights of a net, lambda: copy.deepcopy(net)"
+        )
 
 
 def _no_updates(model: object) -> str:
@@ -234,6 +251,12 @@ class _Trial:
             if parameter.is_floating_point() and parameter.dtype != torch.float32:
                 other_types.add(str(parameter.dtype))
         if not other_types:
+            inputs = self.data.train.inputs
+            if isinstance(inputs, torch.Tensor) and not inputs.is_floating_point():
+                return (
+                    'cast the inputs to float32 (x.astype("float32"), x.float()), unless the first layer is an '
+                    "embedding"
+                )
             return "its first layer must take such inputs"
         type_names = ", ".join(sorted(other_types))
         return f"inputs are torch.float32, and the model has parameters of {type_names}: make it with .float()"
