@@ -15,6 +15,7 @@ from torch import nn
 
 pytest.importorskip("flwr", reason="Flower is not installed")
 
+from flwr.app import Context, Message
 from test_export import Awkward, finished
 
 import coterie
@@ -26,6 +27,8 @@ from coterie.engines.flower import boundary_mod
 from coterie.methods import METHODS
 from coterie.randomness import seeded
 from coterie.records.record import Record
+from coterie.runs.experiment import make
+from coterie.runs.folders import begin
 from coterie.settings import UserError
 from flowered import Here, a_run, app_of, strategy_of
 from forged import change
@@ -246,6 +249,109 @@ def test_layers_that_ended_with_a_simulation_are_not_made_up(tmp_path: Path) -> 
     models = coterie.save(run.folder, tmp_path / "models")
     with pytest.raises(UserError, match="client 0 keeps fc2 of its model"):
         coterie.load(models, 0)
+
+
+# -- calibration
+# ----------------------------------------------------------------------------------------
+
+
+def both_exports(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the exports of a federation and of a simulation say, of the same method and data."""
+    table = {"name": "digits/label-permutation", "clients": 6}
+    cfl = {"name": "cfl", "split_rounds": [1]}
+    settings = {"rounds": 2, "workers": 1, "training": {"epochs": 15}}
+    (simulated,) = begin(
+        make({"scenario": table, "methods": [cfl], **settings}), folder / "simulated"
+    )
+    for _ in simulated.rounds():
+        pass
+    tried = replace(SCENARIOS["digits/label-permutation"], clients=6).build(0)
+    tried = replace(tried, training=replace(tried.training, epochs=15))
+    strategy_of(METHODS["cfl"](split_rounds=(1,)), tried, out=folder / "federated").start(
+        Here(app_of(tried, ()), 6), num_rounds=2
+    )
+    documents = []
+    for run_folder in (folder / "federated", simulated.folder):
+        models = coterie.save(run_folder, folder / f"models-{run_folder.name}")
+        documents.append(json.loads((models / "models.json").read_text()))
+    return documents[0], documents[1]
+
+
+def test_clients_sums_calibrate_the_models_as_their_data_do(tmp_path: Path) -> None:
+    federated_export, simulated_export = both_exports(tmp_path)
+    assert federated_export["outputs"] == simulated_export["outputs"] == "classes"
+    assert len(federated_export["groups"]) == 2
+    assert set(federated_export["calibration"]) == set(simulated_export["calibration"])
+    for files, expected in simulated_export["calibration"].items():
+        found = federated_export["calibration"][files]
+        # The temperatures of the sums are in steps of 4.4 %.
+        assert found["temperature"] == pytest.approx(expected["temperature"], rel=0.025)
+        assert found["temperature"] != pytest.approx(1, rel=0.03)
+        for name in ("rows", "shared", "test_rows"):
+            assert found[name] == expected[name]
+        assert found["rows"] > 0
+        for name in ("loss_before", "error_before", "loss_after"):
+            # Rounding makes the models of the two engines differ a little.
+            assert found[name] == pytest.approx(expected[name], rel=0.02)
+        assert found["error_after"] == pytest.approx(expected["error_after"], abs=0.01)
+    # The intervals of scores need numbers of rows.
+    for client, entry in simulated_export["scores"]["clients"].items():
+        assert federated_export["scores"]["clients"][client]["interval"] == pytest.approx(
+            entry["interval"], abs=0.01
+        )
+    card = (tmp_path / "models-federated" / "card-0.md").read_text()
+    assert "fitted on the validation rows" in card
+    assert "Their numbers of rows are not known" not in card
+
+
+def test_an_answer_that_is_no_sum_calibrates_nothing(tmp_path: Path) -> None:
+    tried = world(range(6), Net, sizes=[40] * 6)
+    grid = Here(app_of(tried), 6)
+    app = grid.app
+
+    def hostile(message: Message, context: Context) -> Message:
+        reply = app(message, context)
+        config = message.content.config_records.get("config", {})
+        if "calibration" in config and context.node_config["partition-id"] == 0:
+            metrics = reply.content["metrics"]
+            metrics["calibration-validation-losses"] = [-1.0] * 129
+        return reply
+
+    grid.app = hostile  # type: ignore[assignment]
+    strategy_of(METHODS["fedavg"](), tried, out=tmp_path / "run").start(grid, num_rounds=1)
+    (entry,) = json.loads((tmp_path / "run" / "calibration.json").read_text())["models"]
+    assert sorted(entry["clients"]) == ["1", "2", "3", "4", "5"]
+    assert min(entry["validation-losses"]) >= 0
+
+
+@pytest.mark.parametrize("boundary", [Boundary(clip=1.0, noise=0.1), ROTATED])
+def test_under_noise_nobody_is_asked_and_under_a_rotation_the_node_opens_the_model(
+    tmp_path: Path, boundary: Boundary
+) -> None:
+    tried = replace(SCENARIOS["digits/label-permutation"], clients=6).build(0)
+    mods = [boundary_mod(boundary, tried.model)]
+    how = {"boundary": replace(boundary, secret=None), "out": tmp_path / "run"}
+    strategy_of(METHODS["fedavg"](), tried, **how).start(Here(app_of(tried, mods), 6), num_rounds=2)
+    models = coterie.save(tmp_path / "run", tmp_path / "models")
+    about = json.loads((models / "models.json").read_text())
+    if boundary.noise:
+        assert about["calibration"] == {}
+        assert not (tmp_path / "run" / "calibration.json").exists()
+    else:
+        (entry,) = about["calibration"].values()
+        tested_loss = sum(
+            line["loss"] for line in Record(tmp_path / "run").lines()[-1]["clients"].values()
+        )
+        assert entry["loss_before"] == pytest.approx(tested_loss / 6, rel=0.05)
+
+
+def test_a_damaged_file_of_sums_is_told(tmp_path: Path) -> None:
+    federated(tmp_path / "run", "fedavg", rounds=1)
+    file = tmp_path / "run" / "calibration.json"
+    file.write_text(file.read_text().replace("test-rows", "test-lines"))
+    with pytest.raises(UserError, match=r"calibration\.json was changed or damaged"):
+        coterie.save(tmp_path / "run", tmp_path / "models")
+    assert any("calibration.json" in text for text in coterie.check(tmp_path / "run").damaged)
 
 
 # -- damage

@@ -24,8 +24,9 @@ from coterie.runs.model_cards import mean_interval, wilson_interval
 from coterie.runs.placing import Placement
 from coterie.runs.run import Run
 from coterie.runs.served_facts import constant_losses
-from coterie.runs.site_moments import CLASS_LOGITS, LABEL_LOGITS, fitted_description, with_spread
+from coterie.runs.site_moments import fitted_description, with_spread
 from coterie.settings import UserError
+from coterie.training.outputs import CLASS_LOGITS, LABEL_LOGITS
 
 # ----------------------------------------------------------------------------------------------------
 # Arithmetic, from the definitions.

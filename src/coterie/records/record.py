@@ -55,6 +55,10 @@ NODES_FILE = "nodes.json"
 """File with the information that the server of a federation has about its nodes, besides the
 position."""
 
+CALIBRATION_FILE = "calibration.json"
+"""File with the sums by which an export of a federation calibrates its models, see
+``coterie.training.calibration_sums``."""
+
 OTHER_TENSORS_FILE = "others.safetensors"
 """File with the tensors of a federation's net that have no place in a row, as the server has them.
 """
@@ -465,6 +469,35 @@ def read_nodes(folder: Path) -> dict[str, Any] | None:
     except DamagedError as error:
         raise DamagedError(f"{nodes_path} is damaged: {error}") from error
     return dict(nodes_document)
+
+
+def read_calibration(folder: Path) -> dict[str, Any] | None:
+    """Read the sums that calibrate the models of a federation.
+
+    Args:
+        folder: The run directory.
+
+    Returns:
+        The content of ``calibration.json``; None without a file.
+
+    Raises:
+        UserError: The file cannot be read, or is a link.
+        DamagedError: The file has been changed or damaged.
+    """
+    path = within(folder, CALIBRATION_FILE)
+    if not path.exists():
+        return None
+    try:
+        file_bytes = read_within(folder, CALIBRATION_FILE)
+        checksum.check_json(file_bytes, path)
+        document = json.loads(file_bytes)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {reason(error)}") from error
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{path} is damaged ({error})") from error
+    if not isinstance(document, dict):
+        raise DamagedError(f"{path} is damaged")
+    return document
 
 
 def versions() -> Mapping[str, str]:

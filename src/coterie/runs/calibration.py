@@ -8,16 +8,19 @@ on (Guo, Pleiss, Sun and Weinberger, ICML 2017).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import scipy
 from torch import Tensor
 
-from coterie.runs.site_moments import CLASS_LOGITS, LABEL_LOGITS, row_losses
-
-NUM_BINS = 15
-"""Bins of the expected calibration error, as in the paper."""
+from coterie.training.calibration_sums import (
+    TEMPERATURES,
+    CalibrationSums,
+    binned_differences,
+)
+from coterie.training.outputs import CLASS_LOGITS, LABEL_LOGITS, row_losses
 
 MIN_OWN_ROWS = 100
 """Fewest rows from which a model gets a temperature of its own; with fewer, all models share one."""
@@ -68,18 +71,9 @@ def calibration_error(kind: str, outputs: Tensor, targets: Tensor, temperature: 
         The mean over predictions, in 15 bins of equal width, of the difference between the share
         that is right and the mean probability of a bin.
     """
-    if kind == CLASS_LOGITS:
-        probabilities, predictions = (outputs.double() / temperature).softmax(1).max(1)
-        is_right = predictions == targets
-    else:
-        probabilities = (outputs.double() / temperature).sigmoid().flatten()
-        is_right = targets.flatten() == 1
-    confidences = probabilities.numpy()
-    bin_numbers = np.minimum((confidences * NUM_BINS).astype(int), NUM_BINS - 1)
-    differences = np.bincount(
-        bin_numbers, weights=is_right.double().numpy() - confidences, minlength=NUM_BINS
-    )
-    return float(np.abs(differences).sum() / len(confidences))
+    differences = binned_differences(kind, outputs, targets, temperature)
+    num_predictions = len(targets) if kind == CLASS_LOGITS else targets.numel()
+    return float(np.abs(differences).sum() / num_predictions)
 
 
 def calibrated(
@@ -118,6 +112,48 @@ def calibrated(
             losses = row_losses(kind, *tested, used_temperature)
             entry[f"loss_{state}"] = float(losses.mean())
     return entry
+
+
+def calibrated_by_sums(sums: Mapping[str, CalibrationSums]) -> dict[str, dict[str, Any]]:
+    """Return the calibration of models as an export has it, from sums over their clients' rows.
+
+    The temperature is that of :func:`best_temperature`, among those of the sums.
+
+    Args:
+        sums: Name of a net -> the sums over the rows of its clients.
+
+    Returns:
+        Name of a net -> its calibration, as :func:`calibrated` returns it; empty if no client has
+        validation rows.
+    """
+    if not any(of_net.validation_rows for of_net in sums.values()):
+        return {}
+    # One temperature from the rows of all, for models with few rows.
+    shared_place = _best_place(np.sum([of_net.validation_losses for of_net in sums.values()], 0))
+    place_of_one = len(TEMPERATURES) // 2
+    entries = {}
+    for name, of_net in sums.items():
+        has_own = of_net.validation_rows >= MIN_OWN_ROWS
+        place = _best_place(of_net.validation_losses) if has_own else shared_place
+        entry: dict[str, Any] = {
+            "temperature": float(TEMPERATURES[place]),
+            "rows": of_net.validation_rows,
+            "shared": not has_own,
+            "test_rows": of_net.test_rows,
+        }
+        if of_net.test_rows:
+            for state, used_place in (("before", place_of_one), ("after", place)):
+                total_difference = np.abs(of_net.test_bins[used_place]).sum()
+                entry[f"error_{state}"] = float(total_difference / of_net.predictions)
+                entry[f"loss_{state}"] = float(of_net.test_losses[used_place] / of_net.test_rows)
+        entries[name] = entry
+    return entries
+
+
+def _best_place(losses: np.ndarray) -> int:
+    """The place of the best temperature, with the prior of :func:`best_temperature`."""
+    penalties = 0.5 * (np.log(TEMPERATURES) / PRIOR_DEVIATION) ** 2
+    return int((losses + penalties).argmin())
 
 
 def probabilities(kind: str, outputs: Tensor, temperature: float) -> Tensor:

@@ -20,6 +20,7 @@ from coterie.records import checksum
 from coterie.records.codec import DamagedError
 from coterie.records.ending import Ending
 from coterie.records.record import (
+    CALIBRATION_FILE,
     EXPERIMENT_FILE,
     NODES_FILE,
     OTHER_TENSORS_FILE,
@@ -27,6 +28,7 @@ from coterie.records.record import (
     RUN_FILE,
     Entry,
     Record,
+    read_calibration,
     read_nodes,
 )
 from coterie.records.round_line import MATRICES_FOLDER, load_matrices
@@ -54,6 +56,7 @@ WRITTEN_NAMES = {
     "state",
     NODES_FILE,
     OTHER_TENSORS_FILE,
+    CALIBRATION_FILE,
     EXPERIMENT_FILE,
     MODELS_FILE,
     LOCK_FILE,
@@ -436,6 +439,9 @@ class _Checking:
             if read_nodes(folder) is None:
                 raise DamagedError(f"{folder} has lost its {NODES_FILE}")
             self.include_in_digest(folder / NODES_FILE)
+        if os.path.lexists(folder / CALIBRATION_FILE):
+            read_calibration(folder)
+            self.include_in_digest(folder / CALIBRATION_FILE)
         net_table = world_table.get("net", {})
         if "others" in net_table:
             checksum.check(

@@ -34,6 +34,7 @@ from coterie.records.text_files import to_json
 from coterie.runs.exported_net import Net, net_of, next_tasks, of_federation
 from coterie.runs.folders import reopen
 from coterie.runs.model_cards import model_card, scores
+from coterie.runs.reported_facts import reported_facts
 from coterie.runs.run import Run
 from coterie.runs.served_facts import GroupNet, ServedFacts, served_facts
 from coterie.settings import UserError, known_list, nearest
@@ -219,13 +220,13 @@ def _save(
         )
     # What the clients' data say about the models.
     facts = ServedFacts(why_none="the export was made without the clients' data")
+    files_of_client = {}
+    for client in assignment.row:
+        client_entry = client_entries[str(naming.client(client))]
+        files_of_client[client] = files_of_entry(client_entry, assignment.ensemble)
     if of_federation(run):
-        facts = ServedFacts(why_none="the clients' data never were on the server")
+        facts = reported_facts(run.folder, checkpoint_round, files_of_client)
     elif read_data:
-        files_of_client = {}
-        for client in assignment.row:
-            client_entry = client_entries[str(naming.client(client))]
-            files_of_client[client] = files_of_entry(client_entry, assignment.ensemble)
         facts = served_facts(run, position, assignment, files_of_client, group_nets)
     if facts.tensors:
         file_bytes = safetensors.torch.save(dict(facts.tensors))

@@ -23,16 +23,11 @@ from coterie.runs.group_profiles import GroupProfiles
 from coterie.runs.loading import load, read_document, read_model
 from coterie.runs.predicting import outputs_of
 from coterie.runs.served_facts import MIN_PLACING_ROWS, constant_losses, profiles_of, standard_error
-from coterie.runs.site_moments import (
-    CLASS_LOGITS,
-    RowDescription,
-    moments_of,
-    row_losses,
-    with_spread,
-)
+from coterie.runs.site_moments import RowDescription, moments_of, with_spread
 from coterie.runs.site_rows import SiteRows, read_rows
 from coterie.settings import UserError
 from coterie.settings.calls import public
+from coterie.training.outputs import CLASS_LOGITS, row_losses
 
 NONE_OF_THESE = "none of these"
 """What a site is that is like the clients of no group."""

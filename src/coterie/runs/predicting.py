@@ -19,10 +19,10 @@ from coterie.notebook.tables import frame
 from coterie.records.store import write_whole
 from coterie.runs.calibration import probabilities
 from coterie.runs.loading import load, read_document, served_files
-from coterie.runs.site_moments import CLASS_LOGITS, LABEL_LOGITS, ROWS_AT_ONCE
 from coterie.runs.site_rows import class_names, read_rows
 from coterie.settings import UserError
 from coterie.settings.calls import public
+from coterie.training.outputs import CLASS_LOGITS, LABEL_LOGITS, ROWS_AT_ONCE
 
 PREDICTION = "prediction"
 """The column with the name of the likeliest class."""

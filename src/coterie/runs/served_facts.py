@@ -27,18 +27,21 @@ from coterie.runs.facts import same_world, world_facts
 from coterie.runs.group_profiles import GroupProfiles, SiteMoments, group_profiles
 from coterie.runs.run import Run
 from coterie.runs.site_moments import (
-    CLASS_LOGITS,
-    LABEL_LOGITS,
-    batches,
     described_tensors,
     fitted_description,
     moments_of,
-    output_kind,
-    outputs_and_targets,
-    row_losses,
     with_spread,
 )
 from coterie.settings import UserError
+from coterie.training.outputs import (
+    CLASS_LOGITS,
+    LABEL_LOGITS,
+    batches,
+    output_kind,
+    outputs_and_targets,
+    row_losses,
+    suitable,
+)
 
 MAX_PLACING_GROUPS = 64
 """Most groups among which an export can place a site: each client is tested with the model of each."""
@@ -70,7 +73,7 @@ class ServedFacts:
     """What the clients' data say about the models.
 
     Attributes:
-        kind: What the outputs are, see ``site_moments``; empty for a loss of the user's own.
+        kind: What the outputs are, see :mod:`coterie.training.outputs`; empty for a loss of the user's own.
         why_none: Why there are neither rows nor calibration nor placement; empty if there are.
         rows: Client -> its training, validation and test rows.
         calibration: Files of the net, joined by "+" -> its calibration.
@@ -206,8 +209,8 @@ def _calibration(
         net = served_net.make()
         validation_splits = [data_of_client[client].validation for client in served_net.clients]
         test_splits = [data_of_client[client].test for client in served_net.clients]
-        held_out[net_name] = _suitable(kind, outputs_and_targets(net, validation_splits))
-        tested[net_name] = _suitable(kind, outputs_and_targets(net, test_splits))
+        held_out[net_name] = suitable(kind, outputs_and_targets(net, validation_splits))
+        tested[net_name] = suitable(kind, outputs_and_targets(net, test_splits))
     # One temperature from the rows of all, for models with few rows.
     all_held_out = [pair for pair in held_out.values() if pair is not None]
     if not all_held_out:
@@ -219,21 +222,6 @@ def _calibration(
         net_name: calibrated(kind, held_out[net_name], tested[net_name], shared)
         for net_name in served_nets
     }
-
-
-def _suitable(kind: str, pair: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor] | None:
-    """Outputs and targets if they are one row each and finite; None if not, as for sequences."""
-    if pair is None:
-        return None
-    outputs, targets = pair
-    wanted_dimensions = 1 if kind == CLASS_LOGITS else outputs.dim()
-    if outputs.dim() != 2 or targets.dim() not in (1, wanted_dimensions):
-        return None
-    if kind == CLASS_LOGITS and targets.is_floating_point():
-        return None
-    if kind != CLASS_LOGITS and targets.numel() != outputs.numel():
-        return None
-    return pair if bool(outputs.isfinite().all()) else None
 
 
 def _placement(
@@ -299,7 +287,7 @@ def loss_numbers(
     columns = []
     for net, temperature in zip(nets, temperatures, strict=True):
         pair = outputs_and_targets(net, splits)
-        pair = _suitable(kind, pair)
+        pair = suitable(kind, pair)
         if pair is None:
             return None
         columns.append(row_losses(kind, *pair, temperature).double().numpy())

@@ -23,8 +23,8 @@ from coterie.data import readers
 from coterie.data.target_scale import sound
 from coterie.extensions import provided
 from coterie.records.codec import DamagedError
-from coterie.runs.site_moments import CLASS_LOGITS
 from coterie.settings import UserError, brief, known_list, nearest
+from coterie.training.outputs import CLASS_LOGITS
 
 TRUTH_WORDS = {"true": 1.0, "false": 0.0}
 """Texts of booleans, in small letters -> numbers."""

@@ -34,6 +34,7 @@ from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from coterie import training
+from coterie.boundary import Boundary, Wire
 from coterie.core import HALVES, OPTIMIZER, Client
 from coterie.data.described import described
 from coterie.data.objective import Objective
@@ -45,6 +46,7 @@ from coterie.engines.flower.functions import FunctionLearner, Functions, Test, T
 from coterie.engines.flower.messages import (
     ANSWER,
     ARRAYS,
+    CALIBRATION,
     CELL,
     FUNCTIONS,
     METRICS_RECORD,
@@ -58,6 +60,7 @@ from coterie.engines.flower.messages import (
 )
 from coterie.engines.flower.names import Claim, claim_in_config, claim_of, id_reply
 from coterie.engines.flower.sums import flower_sums
+from coterie.engines.served import Nets
 from coterie.files import read_within, within
 from coterie.models.layout import Layout, own_layers, without_weight
 from coterie.printable import printable
@@ -66,6 +69,8 @@ from coterie.records.record import versions
 from coterie.records.store import write_whole
 from coterie.settings import SettingError
 from coterie.settings.calls import public
+from coterie.training.calibration_sums import calibration_sums
+from coterie.training.outputs import output_kind
 
 log = logging.getLogger("flwr.coterie")
 
@@ -229,7 +234,10 @@ def client_app(
                 content[SCHEMA] = schema_record
             return Message(content, reply_to=message)
         node_participant, learner = load(context)
-        content = tested(node_participant, learner, message.content, context)
+        if CALIBRATION in message.content[messages.CONFIG]:
+            content = calibration_reply(node_participant, learner, message.content)
+        else:
+            content = tested(node_participant, learner, message.content, context)
         return Message(content, reply_to=message)
 
     return app
@@ -512,6 +520,39 @@ def tested(
     objective = participant.objective
     scores = objective.scores(counted) | objective.error_sums(counted)
     return RecordDict({METRICS_RECORD: MetricRecord({**scores, "num-examples": len(test_split)})})
+
+
+def calibration_reply(
+    participant: Participant, learner: training.Learner, content: RecordDict
+) -> RecordDict:
+    """Return the sums by which the server calibrates the model in a message, or the ensemble.
+
+    Args:
+        participant: The node's part.
+        learner: The learner for its model.
+        content: The content of the message.
+
+    Returns:
+        The content of the reply, with the sums and the numbers of rows; with neither if the outputs
+        are no logits of rows, or the app tests with a function of its own.
+
+    Raises:
+        ValueError: The message has no task, or its models do not fit.
+    """
+    order = messages.order_of(content)
+    model_rows = _models(learner.layout, _arrays(content, 0, len(order.task.offered)), None)
+    sums = None
+    if participant.functions is None:
+        wire = Wire(Boundary(), learner.layout, order.seed)
+        make_net = Nets(participant.model, wire, participant.objective, {})
+        net = make_net(model_rows, None, order.client)
+        with seeded(0):
+            sums = calibration_sums(output_kind(participant.objective), net, participant.data)
+    numbers = {} if sums is None else sums.numbers()
+    metrics: dict[str, Any] = {"num-examples": len(participant.data.train)}
+    for name, value in numbers.items():
+        metrics[f"{CALIBRATION}-{name}"] = value
+    return RecordDict({METRICS_RECORD: MetricRecord(metrics)})
 
 
 def _arrays(content: RecordDict, first_model: int, model_count: int) -> list[Any]:

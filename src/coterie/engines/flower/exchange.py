@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from torch import Tensor, nn
 
 from coterie.boundary import Wire
@@ -25,7 +25,7 @@ from coterie.engines.clock import Clock
 from coterie.engines.exchange import together
 from coterie.engines.flower import boundary_check, messages
 from coterie.engines.flower.federation import FederationSettings
-from coterie.engines.flower.messages import CONFIG, METRICS_RECORD, Unfit
+from coterie.engines.flower.messages import CALIBRATION, CONFIG, METRICS_RECORD, Unfit
 from coterie.engines.flower.nodes import (
     MAX_UNANSWERED,
     ConnectedClients,
@@ -40,6 +40,7 @@ from coterie.engines.plausible import Plausible
 from coterie.pooling import flat
 from coterie.settings import SettingError
 from coterie.training import ClientResult, Order
+from coterie.training.calibration_sums import CalibrationSums
 
 PackedModels = dict[tuple[int, int, tuple[str, ...]], ArrayRecord]
 """(Number of a part of the plan, row of its models, layers that are left out) -> the arrays."""
@@ -598,3 +599,93 @@ class GridExchanges:
         if self.plausible.flaw([client_scores.get("loss", math.nan)], [], "test"):
             client_scores["loss"] = math.nan
         return client_scores
+
+    # -- calibration
+    # ----------------------------------------------------------------------------------------------------
+
+    def calibration(self, assignment: Assignment, position: Position) -> list[dict[str, Any]]:
+        """Ask the connected clients for the sums by which the models that serve them are calibrated.
+
+        Nothing is asked where noise or masks hide single clients, or where it is not known which
+        whole model serves a client.
+
+        Args:
+            assignment: The model of each client.
+            position: State of the run.
+
+        Returns:
+            A table for each set of models that serve clients together: ``clients``: client -> its
+            ``train``, ``validation`` and ``test`` rows; and the numbers of ``CalibrationSums``.
+        """
+        boundary = self.wire.boundary
+        if boundary.noise or boundary.masks or assignment.hidden:
+            return []
+        requests = []
+        packed_models: PackedModels = {}
+        for client in sorted(assignment.row):
+            if client not in self.online or client not in self.nodes.coterie_clients:
+                continue
+            # Layers that stay at the client are missing from the server's models.
+            if not self.own_values.layers_of(self.nodes.node(client), assignment.part):
+                requests.append(
+                    self._calibration_message(assignment, client, position, packed_models)
+                )
+        sums_of_models: dict[tuple[int, ...], CalibrationSums] = {}
+        rows_of_models: dict[tuple[int, ...], dict[str, dict[str, int]]] = {}
+        for reply in self.ask(requests):
+            client_of_reply = self._sender(reply)
+            if client_of_reply is None or not reply.has_content():
+                continue
+            models = tuple(assignment.serving(client_of_reply))
+            rows_of_clients = rows_of_models.setdefault(models, {})
+            # Only the first answer of a client counts, and one that cannot be read does not.
+            if str(client_of_reply) in rows_of_clients:
+                continue
+            try:
+                sums, train_rows = self._calibration_in(reply)
+                if models in sums_of_models:
+                    sums_of_models[models] = sums_of_models[models] + sums
+                else:
+                    sums_of_models[models] = sums
+            except ValueError:
+                continue
+            rows_of_clients[str(client_of_reply)] = {
+                "train": train_rows,
+                "validation": sums.validation_rows,
+                "test": sums.test_rows,
+            }
+        return [
+            {"clients": rows_of_models[models], **sums.numbers()}
+            for models, sums in sums_of_models.items()
+        ]
+
+    def _calibration_message(
+        self,
+        assignment: Assignment,
+        client: Client,
+        position: Position,
+        packed_models: PackedModels,
+    ) -> Message:
+        """The message that asks a client about the whole model, or the ensemble, that the server has for it."""
+        offered_rows = assignment.serving(client)
+        task = Task(offered=tuple(range(len(offered_rows))), choose=len(offered_rows))
+        plan = Plan(models=assignment.models, tasks={client: task})
+        order = replace(self._order(plan, client, position, assignment.part), plain=True)
+        models = self._packed(assignment.models, offered_rows, (), packed_models)
+        message = self._message("evaluate", models, [order])
+        config = message.content[CONFIG]
+        assert isinstance(config, ConfigRecord)
+        config[CALIBRATION] = True
+        return message
+
+    def _calibration_in(self, reply: Message) -> tuple[CalibrationSums, int]:
+        """The sums in a reply, and the number of training rows. Raises ``ValueError`` if it has none that can be used."""
+        metrics = messages.only(reply.content.metric_records, METRICS_RECORD, "metric records")
+        train_rows = messages.count_of(metrics, "num-examples", "number of examples")
+        prefix = f"{CALIBRATION}-"
+        numbers = {}
+        for name, value in metrics.items():
+            if name.startswith(prefix):
+                numbers[name.removeprefix(prefix)] = value
+        most_examples = self.settings.robust.most_examples
+        return CalibrationSums.of_numbers(numbers, most_examples), train_rows

@@ -114,6 +114,11 @@ HELD_OUT_PRODUCTS = "held-out-products"
 and the sums of products of two models' losses: row after row of the upper triangle of
 :attr:`~coterie.core.HeldOutLosses.products`."""
 
+CALIBRATION = "calibration"
+"""Key of the config in a test message that asks for the sums of
+:class:`~coterie.training.calibration_sums.CalibrationSums` in place of the scores; and prefix of the
+keys of the metrics with them."""
+
 FIRST_MODEL = "first"
 """Key of the config in a message that asks a boundary's mod for the i-th first model, sealed."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict
 from importlib.metadata import version
@@ -26,6 +26,7 @@ from coterie.randomness import seeded
 from coterie.records import checksum
 from coterie.records.codec import DamagedError
 from coterie.records.record import (
+    CALIBRATION_FILE,
     NODES_FILE,
     OTHER_TENSORS_FILE,
     RUN_FILE,
@@ -116,6 +117,12 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         )
         self.record.keep(finished_round)
         self.record.store(finished_round.number, finished_round.position)
+
+    def keep_calibration(self, round_number: int, sums: Sequence[Mapping[str, Any]]) -> None:
+        """Store the sums by which an export calibrates the models of a round, if there are any."""
+        if sums:
+            document = json.dumps({"round": round_number, "models": sums}).encode()
+            write_whole(self.folder / CALIBRATION_FILE, checksum.sealed_json(document))
 
     def _settings(self) -> dict[str, Any]:
         settings = self.settings

@@ -448,6 +448,12 @@ class MethodStrategy(Strategy):
                     metrics = evaluate_fn(finished_round.number, result.arrays)
                     if metrics is not None:
                         result.evaluate_metrics_serverapp[finished_round.number] = metrics
+            if run_directory and self._federated_run is not None and self.last is not None:
+                # What an export of the last models says about their probabilities.
+                sums = self._federated_run.exchanges.calibration(
+                    self.last.assignment, self.last.position
+                )
+                run_directory.keep_calibration(self.last.number, sums)
             # At the end, say once more which clients were limited.
             for limit_total in self._limits.totals():
                 _log_limit(limit_total)
