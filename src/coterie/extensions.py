@@ -13,7 +13,8 @@ group                        what the entry point names
 ``coterie.commands``         a :class:`coterie.cli.arguments.Command`
 ``coterie.engines``          a :class:`coterie.runs.experiment.Engine`, or a module with its functions
 ``coterie.optimizers``       an optimizer of local training that makes its own steps: a module with
-                             functions check_options, wire, train and privacy, see
+                             functions check_options, wire, train and privacy, and over
+                             Flower server_wire and check_orders, see
                              :mod:`coterie.contrib.dpsgd`
 ``coterie.trackers``         a subclass of :class:`coterie.contrib.tracking.Tracker`
 ``coterie.hooks``            what Coterie calls for an option: ``tracking``, for ``--track``, and

@@ -452,12 +452,20 @@ class Wire:
         if asks_statistics and sizes(self.layout) is None:
             raise SettingError(f"{method_name} cannot be used with this model: {NO_DENSE_LAYER}")
 
-    def releases(self, task: Task, hidden: bool = False, client: Client | None = None) -> int:
+    @property
+    def counts_rows(self) -> bool:
+        """Whether what noise covers depends on the numbers of rows that clients report, as with some extensions."""
+        return False
+
+    def releases(
+        self, task: Task, hidden: bool = False, client: Client | None = None, rows: int = 0
+    ) -> int:
         """The number of updates that a client sends in ``task`` and that noise must cover.
 
         An answer under masks counts as its question's ``cost``. In a ``hidden`` plan the place of
         an update shows which model the client took, so an update without columns counts, too.
-        The ``client`` matters only to the wires of extensions.
+        The ``client``, and the number of ``rows`` that it reports, matter only to the wires of
+        extensions.
         """
         if not self.boundary.noise:
             return 0

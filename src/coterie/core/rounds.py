@@ -99,6 +99,8 @@ class Round:
         answered: Number of replies accepted.
         refused: Client -> the reason why its reply was refused.
         released: Client -> number of updates it sent that noise has to cover.
+        rows: Client -> number of training rows that it reports; only in a federation in which
+            ``released`` depends on it.
         scores: Client -> test loss and metrics; ``None`` if this round was not evaluated.
         sums: Client -> metric -> the sums from which its value for several clients together
             follows, see ``coterie.pooling``; only of metrics that have one.
@@ -144,6 +146,7 @@ class Round:
     counted: Mapping[Client, int] = field(default_factory=dict)
     scaled: Mapping[Client, float] = field(default_factory=dict)
     names: Mapping[Client, str] = field(default_factory=dict)
+    rows: Mapping[Client, int] = field(default_factory=dict)
     main: str = ""
     sums: Mapping[Client, Mapping[str, ErrorSums]] = field(default_factory=dict)
     personal: tuple[Client, ...] = ()

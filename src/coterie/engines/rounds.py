@@ -424,6 +424,7 @@ def round_steps(
         notes=tuple(round_notes),
         refused=round_tally.refused,
         released=round_tally.released,
+        rows=round_tally.rows,
         exchanges=position.exchange - first_exchange,
         asked=round_tally.tasks,
         answered=round_tally.answered_tasks,
@@ -483,6 +484,7 @@ class RoundTally:
         counted: Client -> the number for which it counted.
         scaled: Client -> the factor by which its update was scaled down.
         released: Client -> how many updates it sent that noise must cover.
+        rows: Client -> its number of training rows as it reports them, where ``released`` depends on it.
         bytes_up: Bytes from the clients to the server.
         bytes_down: Bytes from the server to the clients.
         evaluations: Measurements of one model by one client.
@@ -497,6 +499,7 @@ class RoundTally:
     counted: dict[Client, int] = field(default_factory=dict)
     scaled: dict[Client, float] = field(default_factory=dict)
     released: Counter[Client] = field(default_factory=Counter)
+    rows: dict[Client, int] = field(default_factory=dict)
     bytes_up: int = 0
     bytes_down: int = 0
     evaluations: int = 0
@@ -524,9 +527,12 @@ class RoundTally:
         sent_plan = as_sent(answered_plan, replies)
         for _, part in sent_plan.leaves():
             for client, task in part.tasks.items():
-                releases = wire.releases(task, part.private.hides_choices, client)
+                rows = self.claimed.get(client, examples.get(client, 0))
+                releases = wire.releases(task, part.private.hides_choices, client, rows)
                 if releases:
                     self.released[client] += releases
+                    if wire.counts_rows:
+                        self.rows[client] = rows
         self.bytes_up += traffic(sent_plan, wire)[0]
         self.bytes_down += traffic(plan, wire)[1]
         self.evaluations += evaluations(plan)

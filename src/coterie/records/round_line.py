@@ -73,7 +73,7 @@ def line_of_round(finished_round: Round) -> Line:
             for client, sums in sorted(finished_round.sums.items())
             if str(client) in client_entries
         }
-    for entry_name in ("absent", "scaled", "claimed", "counted", "released"):
+    for entry_name in ("absent", "scaled", "claimed", "counted", "released", "rows"):
         value_of_client: Mapping[Client, float] = getattr(finished_round, entry_name)
         if value_of_client:
             recorded_line[entry_name] = dict(sorted(value_of_client.items()))

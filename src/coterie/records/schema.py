@@ -93,6 +93,7 @@ class RoundEntry(TypedDict):
     seconds: dict[str, Number]
     absent: NotRequired[dict[ClientKey, Count]]
     released: NotRequired[dict[ClientKey, Count]]
+    rows: NotRequired[dict[ClientKey, Count]]
     files: NotRequired[dict[str, str]]
     personal: NotRequired[list[Count]]
     claimed: NotRequired[dict[ClientKey, Count]]

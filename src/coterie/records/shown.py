@@ -131,7 +131,16 @@ class Shown:
         return "smaller" if metric_name == "loss" else "greater"
 
 
-_TABLES_BY_CLIENT = ("clients", "absent", "scaled", "claimed", "counted", "released", "sums")
+_TABLES_BY_CLIENT = (
+    "clients",
+    "absent",
+    "scaled",
+    "claimed",
+    "counted",
+    "released",
+    "rows",
+    "sums",
+)
 """Entries of a line whose keys are clients."""
 
 _CLIENT_NUMBER = re.compile(r"\bclient (\d{1,18})\b")

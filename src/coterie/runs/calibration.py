@@ -16,7 +16,7 @@ import scipy
 from torch import Tensor
 
 from coterie.training.calibration_sums import (
-    TEMPERATURES,
+    TRIED_TEMPERATURES,
     CalibrationSums,
     binned_differences,
 )
@@ -130,13 +130,13 @@ def calibrated_by_sums(sums: Mapping[str, CalibrationSums]) -> dict[str, dict[st
         return {}
     # One temperature from the rows of all, for models with few rows.
     shared_place = _best_place(np.sum([of_net.validation_losses for of_net in sums.values()], 0))
-    place_of_one = len(TEMPERATURES) // 2
+    place_of_one = len(TRIED_TEMPERATURES) // 2
     entries = {}
     for name, of_net in sums.items():
         has_own = of_net.validation_rows >= MIN_OWN_ROWS
         place = _best_place(of_net.validation_losses) if has_own else shared_place
         entry: dict[str, Any] = {
-            "temperature": float(TEMPERATURES[place]),
+            "temperature": float(TRIED_TEMPERATURES[place]),
             "rows": of_net.validation_rows,
             "shared": not has_own,
             "test_rows": of_net.test_rows,
@@ -152,7 +152,7 @@ def calibrated_by_sums(sums: Mapping[str, CalibrationSums]) -> dict[str, dict[st
 
 def _best_place(losses: np.ndarray) -> int:
     """The place of the best temperature, with the prior of :func:`best_temperature`."""
-    penalties = 0.5 * (np.log(TEMPERATURES) / PRIOR_DEVIATION) ** 2
+    penalties = 0.5 * (np.log(TRIED_TEMPERATURES) / PRIOR_DEVIATION) ** 2
     return int((losses + penalties).argmin())
 
 

@@ -293,7 +293,7 @@ class Experiment:
                 raise SettingError(
                     f"Experiment.{setting_name} needs engine inprocess, got {setting_value} with engine flower"
                 )
-        if self.training.own_optimizer is not None or "optimizer" in self.training.own_code:
+        if "optimizer" in self.training.own_code:
             raise SettingError(
                 f"Training.optimizer {self.training.optimizer} needs engine inprocess or ray, got flower"
             )

@@ -30,7 +30,7 @@ from coterie.training.outputs import (
     suitable,
 )
 
-TEMPERATURES = np.geomspace(1 / 16, 16, 129)
+TRIED_TEMPERATURES = np.geomspace(1 / 16, 16, 129)
 """The temperatures; the middle one is 1."""
 
 NUM_BINS = 15
@@ -65,18 +65,18 @@ class CalibrationSums:
     test_bins: np.ndarray
     predictions: int
 
-    def __add__(self, other: CalibrationSums) -> CalibrationSums:
+    def __add__(self, added_sums: CalibrationSums) -> CalibrationSums:
         """The sums over the rows of both; raises ``ValueError`` if their outputs differ in kind."""
-        if self.kind != other.kind:
-            raise ValueError(f"outputs of two kinds: {self.kind} and {other.kind}")
+        if self.kind != added_sums.kind:
+            raise ValueError(f"outputs of two kinds: {self.kind} and {added_sums.kind}")
         return CalibrationSums(
             self.kind,
-            self.validation_rows + other.validation_rows,
-            self.validation_losses + other.validation_losses,
-            self.test_rows + other.test_rows,
-            self.test_losses + other.test_losses,
-            self.test_bins + other.test_bins,
-            self.predictions + other.predictions,
+            self.validation_rows + added_sums.validation_rows,
+            self.validation_losses + added_sums.validation_losses,
+            self.test_rows + added_sums.test_rows,
+            self.test_losses + added_sums.test_losses,
+            self.test_bins + added_sums.test_bins,
+            self.predictions + added_sums.predictions,
         )
 
     def numbers(self) -> dict[str, Any]:
@@ -112,12 +112,12 @@ class CalibrationSums:
             raise ValueError(f"{predictions} predictions of {test_rows} test rows")
         losses = []
         for name, rows in (("validation-losses", validation_rows), ("test-losses", test_rows)):
-            values = _array(numbers, name, len(TEMPERATURES))
+            values = _array(numbers, name, len(TRIED_TEMPERATURES))
             if (values < 0).any() or (values > rows * MAX_ROW_LOSS).any():
                 raise ValueError(f"{name} are no sums of losses of {rows} rows")
             losses.append(values)
-        bins = _array(numbers, "test-bins", len(TEMPERATURES) * NUM_BINS)
-        bins = bins.reshape(len(TEMPERATURES), NUM_BINS)
+        bins = _array(numbers, "test-bins", len(TRIED_TEMPERATURES) * NUM_BINS)
+        bins = bins.reshape(len(TRIED_TEMPERATURES), NUM_BINS)
         if (np.abs(bins).sum(1) > predictions * (1 + 1e-9)).any():
             raise ValueError(f"test-bins are no differences of {predictions} predictions")
         return cls(kind, validation_rows, losses[0], test_rows, losses[1], bins, predictions)
@@ -159,11 +159,11 @@ def calibration_sums(kind: str, net: nn.Module, data: ClientData) -> Calibration
     for pair in (validation_pair, test_pair):
         if pair is not None and suitable(kind, pair) is None:
             return None
-    bins = np.zeros((len(TEMPERATURES), NUM_BINS))
+    bins = np.zeros((len(TRIED_TEMPERATURES), NUM_BINS))
     predictions = 0
     if test_pair is not None:
         predictions = len(test_pair[1]) if kind == CLASS_LOGITS else test_pair[1].numel()
-        for place, temperature in enumerate(TEMPERATURES.tolist()):
+        for place, temperature in enumerate(TRIED_TEMPERATURES.tolist()):
             bins[place] = binned_differences(kind, *test_pair, temperature)
     return CalibrationSums(
         kind,
@@ -178,10 +178,10 @@ def calibration_sums(kind: str, net: nn.Module, data: ClientData) -> Calibration
 
 def _losses(kind: str, pair: tuple[Tensor, Tensor] | None) -> np.ndarray:
     """The sum of the losses of some rows at each temperature; zeros without rows."""
-    sums = np.zeros(len(TEMPERATURES))
+    sums = np.zeros(len(TRIED_TEMPERATURES))
     if pair is not None:
         outputs, targets = pair
-        for place, temperature in enumerate(TEMPERATURES.tolist()):
+        for place, temperature in enumerate(TRIED_TEMPERATURES.tolist()):
             sums[place] = float(row_losses(kind, outputs.double(), targets, temperature).sum())
     return sums
 

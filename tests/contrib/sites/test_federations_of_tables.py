@@ -133,11 +133,15 @@ def test_a_federation_is_recorded_exported_and_predicts_raw_rows(
     header, *lines = capsys.readouterr().out.splitlines()
     assert header == "ill,well,prediction"
     assert len(lines) == len(site_table(1))
-    # The same net on the inputs that the site trained with.
+    # The same net on the inputs that the site trained with, calibrated by what the sites reported.
     site_data = data_of(ran.federation, trial, facts_in(ran.run), "birch")
     net = coterie.load(tmp_path / "models", client="birch")
     with torch.inference_mode():
-        expected = net(site_data.test.inputs).softmax(1)
+        about = json.loads((tmp_path / "models" / "models.json").read_text())
+        (calibration,) = about["calibration"].values()
+        assert calibration["rows"] > 0
+        assert calibration["temperature"] != 1
+        expected = (net(site_data.test.inputs) / calibration["temperature"]).softmax(1)
     printed = [[float(cell) for cell in line.split(",")[:2]] for line in lines]
     torch.testing.assert_close(torch.tensor(printed), expected, atol=1e-5, rtol=0)
 

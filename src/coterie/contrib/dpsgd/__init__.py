@@ -14,10 +14,12 @@ This module is what the entry point ``dp-sgd`` in ``coterie.optimizers`` names::
 - :mod:`.steps`: the noisy steps (:func:`train`)
 - :mod:`.protected`: what is refused, because noise would not cover it, and what is counted (:func:`wire`)
 - :mod:`.accounting`: ε from the counts (:func:`privacy`)
+- :mod:`.at_node`: over Flower, what a node refuses, and the ε that it counts for itself (:func:`check_orders`)
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from coterie.contrib.dpsgd.accounting import noise_for_rows as noise_for_rows
@@ -30,7 +32,10 @@ if TYPE_CHECKING:
     import torch
 
     from coterie.boundary import Wire
-    from coterie.data.world import World
+    from coterie.core import Training
+    from coterie.data.world import ClientData, World
+    from coterie.models.layout import Layout
+    from coterie.training import Order
 
 
 def check_options(options: tuple[str, ...]) -> None:
@@ -60,6 +65,25 @@ def wire(plain_wire: Wire, world: World) -> Wire:
     from coterie.contrib.dpsgd.protected import protected_wire
 
     return protected_wire(plain_wire, world)
+
+
+def server_wire(plain_wire: Wire, training: Training) -> Wire:
+    """Return the wire of a federation's server, see :func:`.protected.server_wire`."""
+    from coterie.contrib.dpsgd.protected import server_wire as protected_server_wire
+
+    return protected_server_wire(plain_wire, training)
+
+
+def check_orders(
+    orders: Sequence[Order],
+    layout: Layout,
+    data: ClientData,
+    node_config: Mapping[str, Any],
+) -> None:
+    """Refuse the orders of a server at a node, see :func:`.at_node.check_orders`."""
+    from coterie.contrib.dpsgd.at_node import check_orders as check_orders_at_node
+
+    check_orders_at_node(orders, layout, data, node_config)
 
 
 def train(*arguments: Any, **named_arguments: Any) -> torch.Tensor:

@@ -183,7 +183,6 @@ def privacy(description: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) 
     amounts: Counter[str] = Counter()
     for line in lines:
         amounts.update(line.get("released", {}))
-    world = description["world"]
     epsilons: dict[str, float] = {}
     common_entries: dict[str, Any] = {
         "epsilon": None,
@@ -193,10 +192,12 @@ def privacy(description: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) 
         "label": f"ε of a row at δ = {options.delta:g}, the greatest of all clients",
     }
     try:
-        for client, rows in zip(map(str, world["clients"]), world["examples"], strict=True):
+        for client, rows in _rows_of_clients(description["world"], lines).items():
             epsilons[client] = spent_with(options, training.batch, rows, amounts[client])
     except UserError as error:
         return {**common_entries, "words": str(error)}
+    if not epsilons:
+        return {**common_entries, "words": "no client has trained yet"}
     least_epsilon = min(epsilons.values())
     median = statistics.median(epsilons.values())
     greatest_epsilon = max(epsilons.values())
@@ -211,3 +212,16 @@ def privacy(description: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) 
             f"(of {len(epsilons)} clients: least {least_epsilon:.3g}, median {median:.3g}); test scores are not covered"
         ),
     }
+
+
+def _rows_of_clients(
+    world: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
+) -> dict[str, int]:
+    """Client -> its number of training rows: from its data, or in a federation the least that it has reported."""
+    if "examples" in world:
+        return dict(zip(map(str, world["clients"]), world["examples"], strict=True))
+    rows_of_clients: dict[str, int] = {}
+    for line in lines:
+        for client, rows in line.get("rows", {}).items():
+            rows_of_clients[client] = max(1, min(rows, rows_of_clients.get(client, rows)))
+    return rows_of_clients

@@ -41,6 +41,50 @@ def protected_wire(plain_wire: Wire, world: World) -> Wire:
         SettingError: The model, the data or the boundary do not fit.
         UserError: dp-accounting is not installed.
     """
+    if len(world.steps) > 1:
+        raise SettingError(
+            f"{OPTIMIZER_NAME} needs data that stay the same, got {len(world.steps)} time steps: "
+            "its ε counts the passes over one set of rows"
+        )
+    training_data = {client: data.train for client, data in world.clients.items()}
+    return _checked_wire(plain_wire, world.training, training_data)
+
+
+def server_wire(plain_wire: Wire, training: Training) -> Wire:
+    """Return the wire of a federation's server, which knows of the clients' data only how many rows they report.
+
+    Args:
+        plain_wire: The wire between the clients and the server.
+        training: The settings of local training.
+
+    Raises:
+        SettingError: The model or the boundary do not fit.
+        UserError: dp-accounting is not installed.
+    """
+    return _checked_wire(plain_wire, training, None)
+
+
+def protected_wire_of_client(
+    plain_wire: Wire, training: Training, client: Client, training_data: Split
+) -> Wire:
+    """Return the wire of a node of a federation.
+
+    Args:
+        plain_wire: The wire between the node and the server.
+        training: The settings of local training.
+        client: The node's client.
+        training_data: Its training examples.
+
+    Raises:
+        SettingError: The model does not fit.
+        UserError: dp-accounting is not installed.
+    """
+    return _checked_wire(plain_wire, training, {client: training_data})
+
+
+def _checked_wire(
+    plain_wire: Wire, training: Training, training_data: Mapping[Client, Split] | None
+) -> ProtectedWire:
     if importlib.util.find_spec("dp_accounting") is None:
         raise UserError(f"{OPTIMIZER_NAME} needs dp-accounting: pip install 'coterie[dp]'")
     if plain_wire.layout.statistics:
@@ -53,17 +97,8 @@ def protected_wire(plain_wire: Wire, world: World) -> Wire:
             f"Boundary.noise must be 0 with {OPTIMIZER_NAME}, got {plain_wire.boundary.noise:g}: "
             "one protects whole clients, the other single rows; choose one"
         )
-    if len(world.steps) > 1:
-        raise SettingError(
-            f"{OPTIMIZER_NAME} needs data that stay the same, got {len(world.steps)} time steps: "
-            "its ε counts the passes over one set of rows"
-        )
     return ProtectedWire(
-        plain_wire.boundary,
-        plain_wire.layout,
-        plain_wire.seed,
-        world.training,
-        {client: data.train for client, data in world.clients.items()},
+        plain_wire.boundary, plain_wire.layout, plain_wire.seed, training, training_data
     )
 
 
@@ -73,11 +108,16 @@ class ProtectedWire(Wire):
 
     Attributes:
         training: The settings of local training of the experiment.
-        training_data: Client -> its training examples.
+        training_data: Client -> its training examples; None at the server of a federation.
     """
 
     training: Training
-    training_data: Mapping[Client, Split]
+    training_data: Mapping[Client, Split] | None
+
+    @property
+    def counts_rows(self) -> bool:
+        """Whether the number of rows that a client reports is all that is known of its data."""
+        return self.training_data is None
 
     def check_method(self, method: Any) -> None:
         """Check that a method sees only what is computed from noisy steps."""
@@ -95,17 +135,25 @@ class ProtectedWire(Wire):
             for task in set(part.tasks.values()):
                 self._check_training(task, method_name)
 
-    def releases(self, task: Task, hidden: bool = False, client: Client | None = None) -> int:
+    def releases(
+        self, task: Task, hidden: bool = False, client: Client | None = None, rows: int = 0
+    ) -> int:
         """What ε follows from: the steps of a client's training on Poisson batches, or its passes over shuffled ones."""
         if not task.trains:
             return 0
         assert client is not None
-        client_examples = self.training_data[client]
+        has_subjects = False
+        if self.training_data is not None:
+            rows = len(self.training_data[client])
+            has_subjects = self.training_data[client].subjects is not None
+        if not rows:
+            # The reply was refused, and says nothing. The node's own count has it.
+            return 0
         task_training = task.how(self.training)
         # Both halves together are one pass over the data: each example is in one of them.
-        rows = max(1, len(client_examples) // 2) if task.halves else len(client_examples)
-        steps_of_pass = len(batch_starts(rows, task_training, 1))
-        if task.halves and client_examples.subjects is not None:
+        rows_of_pass = max(1, rows // 2) if task.halves else rows
+        steps_of_pass = len(batch_starts(rows_of_pass, task_training, 1))
+        if task.halves and has_subjects:
             # The half with fewer rows may have any number of them.
             steps_of_pass = 1
         is_poisson = options_of(self.training.optimizer_options).sampling == "poisson"

@@ -18,6 +18,7 @@ import json
 import logging
 import os
 import re
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -61,6 +62,7 @@ from coterie.engines.flower.messages import (
 from coterie.engines.flower.names import Claim, claim_in_config, claim_of, id_reply
 from coterie.engines.flower.sums import flower_sums
 from coterie.engines.served import Nets
+from coterie.extensions import entry_points, provided
 from coterie.files import read_within, within
 from coterie.models.layout import Layout, own_layers, without_weight
 from coterie.printable import printable
@@ -318,6 +320,10 @@ def trained(
     # 1. Read the tasks. The server sends one for each part of the plan.
     orders = messages.orders_of(content)
     check_told(orders, context.node_config, is_simulated=not participant.compared)
+    # Extensions may refuse tasks that the node's operator does not allow.
+    for optimizer_name in sorted(entry_points("coterie.optimizers")):
+        optimizer = provided("coterie.optimizers", optimizer_name)
+        optimizer.check_orders(orders, learner.layout, participant.data, context.node_config)
     if isinstance(learner, FunctionLearner):
         learner.config = messages.app_config(content)
     # Own values of parts of the plan that have ended are deleted.
@@ -363,6 +369,10 @@ def trained(
     for client_memory, result in results:
         client_memory.store(orders[0].exchange, result)
     return RecordDict({**records, METRICS_RECORD: MetricRecord(metrics)})
+
+
+OWN_SEED_BITS = 126
+"""Bits of the random numbers from which a real node draws the noise of its training."""
 
 
 TOLD = "statistics"
@@ -420,6 +430,10 @@ def _carried_out(
         array_records[task_of_plan.offered.index(offered_row)] for offered_row in task.offered
     ]
     offered_models = _models(layout, offered_arrays, kept_layers)
+    if order.training.own_optimizer is not None and participant.compared:
+        # The server knows the seed of the run, and could subtract noise that it gives.
+        own_seed = secrets.randbits(OWN_SEED_BITS)
+        order = replace(order, key=(own_seed, order.exchange, order.round))
     # Measure, choose and train, exactly as a client of the in-process engine does.
     client_job = _job(participant, layout, order, offered_models, own_values)
     if order.training.keep_optimizer:

@@ -185,6 +185,13 @@ class GridExchanges:
             trains_by_function = client in self.nodes.function_clients
             if client in self.nodes.coterie_clients and not trains_by_function:
                 continue
+            # They would train without what an extension's optimizer adds, such as noise.
+            if self.settings.training.own_optimizer is not None:
+                reasons[client] = (
+                    f"client {client} trains by code of its own, which cannot train with "
+                    f"{self.settings.training.optimizer}"
+                )
+                continue
             # Apps that do not know Coterie, or train by functions of their own, cannot do every
             # task.
             refusal = messages.why_not(

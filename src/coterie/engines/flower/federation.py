@@ -88,16 +88,16 @@ class FederationSettings:
             raise SettingError(
                 "Boundary.secret must be none in the server's strategy, got one: only the clients may know it"
             )
-        if self.training.own_optimizer is not None:
-            raise SettingError(
-                f"Training.optimizer must be sgd, adam or a class of torch.optim over Flower, got {self.training.optimizer}, "
-                "which trains in simulations with engine inprocess or ray"
-            )
         # The layout says where each parameter is in a row. The values of this net are not used.
         with seeded(0):
             module = self.model()
         layout = Layout(module)
-        object.__setattr__(self, "wire", Wire(self.boundary, layout, self.seed))
+        wire = Wire(self.boundary, layout, self.seed)
+        # An optimizer of an extension may refuse methods, and count what clients release.
+        if self.training.own_optimizer is not None:
+            wire = self.training.own_optimizer.server_wire(wire, self.training)
+            wire.check_method(self.method)
+        object.__setattr__(self, "wire", wire)
         object.__setattr__(self, "other_tensors", messages.OtherTensors.of(module, layout))
 
     @property
