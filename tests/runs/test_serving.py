@@ -493,3 +493,26 @@ def test_without_onnx_one_sentence_says_what_to_install(
     with pytest.raises(UserError, match=r"to_onnx needs pip install 'coterie\[onnx\]'"):
         coterie.to_onnx(export, tmp_path / "site.onnx")
     assert not list(tmp_path.iterdir())
+
+
+def test_rows_in_another_unit_are_told(
+    export: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = table(4, False, 9)
+    columns["pressure"] = columns["pressure"] / 7.5
+    columns["age"][2] = 1e30
+    write_csv(tmp_path / "unit.csv", columns)
+    found = coterie.predict(export, tmp_path / "unit.csv")
+    (caution,) = found.cautions
+    assert "age is more than 10 standard deviations" in caution
+    assert "in 1 of 4 rows, such as 1e+30" in caution
+    columns["age"][2] = 100
+    columns["pressure"] = columns["pressure"] * 100
+    write_csv(tmp_path / "unit.csv", columns)
+    placement = coterie.place(export, tmp_path / "unit.csv", labels="finding")
+    assert ["pressure" in caution for caution in placement.cautions] == [True]
+    capsys.readouterr()
+    assert main(["predict", str(export), str(tmp_path / "unit.csv")]) == 0
+    assert "pressure is more than 10 standard deviations" in capsys.readouterr().err
+    write_csv(tmp_path / "usual.csv", table(30, False, 9))
+    assert coterie.predict(export, tmp_path / "usual.csv").cautions == ()

@@ -149,6 +149,8 @@ def predict(arguments: argparse.Namespace) -> int:
         group=arguments.group,
         **given(arguments),
     )
+    for caution in predictions.cautions:
+        note(f"{arguments.file}: {caution}")
     if not predictions.is_calibrated and predictions.classes is not None:
         note(f"the model is not calibrated: {arguments.export} has no temperature for it")
     if arguments.out is not None:
@@ -172,6 +174,8 @@ def place(arguments: argparse.Namespace) -> int:
     placement = placed(
         arguments.export, arguments.file, labels=arguments.labels, **given(arguments)
     )
+    for caution in placement.cautions:
+        note(f"{arguments.file}: {caution}")
     say(to_json(asdict(placement)) if arguments.json else str(placement))
     return 0
 

@@ -52,6 +52,7 @@ class Placement:
             without itself, with all its rows.
         constant_loss: Loss of a constant prediction on the site's rows; None if there are no
             classes or no labels.
+        cautions: Sentences on what is unusual in the rows, see :class:`coterie.runs.predicting.Predictions`.
     """
 
     groups: list[dict[str, Any]]
@@ -60,6 +61,7 @@ class Placement:
     source: str
     accuracy: float
     constant_loss: float | None
+    cautions: tuple[str, ...] = ()
 
     @property
     def best(self) -> int | None:
@@ -256,6 +258,7 @@ def _by_labels(
         "labels",
         profiles.accuracy,
         constant_loss,
+        site_rows.cautions,
     )
 
 
@@ -292,4 +295,5 @@ def _by_inputs(
         "inputs",
         profiles.accuracy,
         None,
+        site_rows.cautions,
     )

@@ -39,6 +39,8 @@ class Predictions:
         classes: The likeliest class of each row; None if the model does not predict one class.
         temperature: By which logits were divided; 1.0 if the model is not calibrated.
         is_calibrated: Whether the temperature is from held-out rows.
+        cautions: Sentences on what is unusual in the rows: values far from those of training, such
+            as in another unit; levels that were rare or unknown; columns without any value.
     """
 
     names: list[str]
@@ -46,6 +48,7 @@ class Predictions:
     classes: list[str] | None
     temperature: float
     is_calibrated: bool
+    cautions: tuple[str, ...] = ()
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a table of the predictions: for each row, column -> value."""
@@ -133,7 +136,14 @@ def predict(
     classes = (
         [names[number] for number in values.argmax(1).tolist()] if kind == CLASS_LOGITS else None
     )
-    return Predictions(names, values.numpy(), classes, temperature or 1.0, temperature is not None)
+    return Predictions(
+        names,
+        values.numpy(),
+        classes,
+        temperature or 1.0,
+        temperature is not None,
+        site_rows.cautions,
+    )
 
 
 def temperature_of(document: dict[str, Any], file_names: list[str]) -> float | None:

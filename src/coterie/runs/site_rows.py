@@ -42,11 +42,13 @@ class SiteRows:
         targets: Of the rows that ``labelled`` names: classes ``(m,)``, or numbers ``(m, t)``; None
             if the labels were not asked for.
         labelled: Positions of the rows with a label, ``(m,)``.
+        cautions: Sentences on what is unusual in the rows, such as values in another unit.
     """
 
     inputs: Tensor
     targets: Tensor | None
     labelled: Tensor
+    cautions: tuple[str, ...] = ()
 
 
 def read_rows(
@@ -90,12 +92,13 @@ def read_rows(
     if not len(inputs):
         raise UserError(f"{path} has no rows")
     tensor = scaled(_shaped(inputs, path, document), about_data)
+    cautions = _cautions(path, inputs, tensor, about_data)
     if label_values is None:
-        return SiteRows(tensor, None, torch.arange(0))
+        return SiteRows(tensor, None, torch.arange(0), cautions)
     if len(label_values) != len(inputs):
         raise UserError(f"{path} has {len(inputs)} rows, and {len(label_values)} labels")
     targets, labelled = _targets(label_values, path, document, labels or ())
-    return SiteRows(tensor, targets, labelled)
+    return SiteRows(tensor, targets, labelled, cautions)
 
 
 def class_names(document: Mapping[str, Any]) -> list[str]:
@@ -270,6 +273,39 @@ def scaled(inputs: Tensor, about_data: Mapping[str, Any]) -> Tensor:
     means = torch.tensor(constants["means"], dtype=torch.float32).view(shape)
     deviations = torch.tensor(constants["deviations"], dtype=torch.float32).view(shape)
     return (inputs - means) / deviations
+
+
+def _cautions(
+    path: Path, inputs: np.ndarray, scaled_inputs: Tensor, about_data: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """What is unusual in the rows: values far from those of training, and what a schema says of its columns."""
+    cautions: list[str] = []
+    is_table = path.name.lower().endswith((".csv", ".csv.gz"))
+    if is_table and "table_schema" in about_data:
+        schema_hook = provided("coterie.hooks", "table-schema")
+        cautions += schema_hook.cautions_of_rows(path, about_data["table_schema"])
+    features = about_data.get("features")
+    has_names = (
+        isinstance(features, list) and len(features) == inputs.reshape(len(inputs), -1).shape[1]
+    )
+    if "means" not in about_data or not has_names or scaled_inputs.dim() != 2:
+        return tuple(cautions)
+    # Features of 0 and 1 may be rare, and then are far from their mean.
+    is_far = scaled_inputs.abs().numpy() > FAR_DEVIATIONS
+    is_far &= (inputs != 0) & (inputs != 1)
+    for place, feature in enumerate(features):
+        far_rows = np.flatnonzero(is_far[:, place])
+        if len(far_rows):
+            cautions.append(
+                f"{feature} is more than {FAR_DEVIATIONS} standard deviations from the mean of the training rows in "
+                f"{len(far_rows):,} of {len(inputs):,} rows, such as {inputs[far_rows[0], place]:g} "
+                f"(mean {about_data['means'][place]:.4g}): is it in another unit, or written with another decimal mark?"
+            )
+    return tuple(cautions)
+
+
+FAR_DEVIATIONS = 10
+"""Standard deviations from the mean of training beyond which a value is unusual."""
 
 
 def _targets(

@@ -185,16 +185,28 @@ def test_a_run_is_recorded_exported_and_predicts_raw_rows(
 
     net = coterie.load(models, "north")
     with torch.inference_mode():
-        expected = net(inputs).softmax(1).numpy()
+        expected = net(inputs).numpy()
     predicted = predict(models, "north", frame)
-    np.testing.assert_array_equal(np.column_stack([predicted["ill"], predicted["well"]]), expected)
     assert predicted["prediction"].tolist() == [
         "ill" if row[0] >= row[1] else "well" for row in expected
     ]
 
-    # The command reads the same rows; its probabilities are calibrated, its classes are the same.
+    # The command reads the same rows.
     by_command = coterie.predict(models, data, "north")
     assert by_command.classes == predicted["prediction"].tolist()
+    assert by_command.is_calibrated
+    in_frame = np.column_stack([predicted["ill"], predicted["well"]])
+    np.testing.assert_allclose(in_frame, by_command.values, atol=1e-6)
+    # Levels that no site had, and a column without values, are told.
+    unusual = frame.assign(age="", smoker=["cigar", "SNUFF", *frame["smoker"][2:]])
+    unusual.to_csv(tmp_path / "unusual.csv", index=False)
+    cautions = coterie.predict(models, tmp_path / "unusual.csv", "north").cautions
+    assert ["age has no value in any of 240 rows" in caution for caution in cautions].count(
+        True
+    ) == 1
+    (levels,) = [caution for caution in cautions if "smoker" in caution]
+    assert "rare or unknown in training" in levels
+    assert "'cigar'" in levels
     frame.drop(columns="age").to_csv(tmp_path / "lacking.csv", index=False)
     assert main(["predict", str(models), str(tmp_path / "lacking.csv"), "--client", "north"]) == 2
     assert "lacks the column age of the table schema" in capsys.readouterr().err

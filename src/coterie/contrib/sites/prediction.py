@@ -14,7 +14,8 @@ from coterie.contrib.sites.table_schema import TableSchema
 from coterie.contrib.sites.worlds import FACT, features_of_rows
 from coterie.core import Client
 from coterie.runs.export import MODELS_FILE
-from coterie.runs.loading import load, read_document
+from coterie.runs.loading import load, read_document, served_files
+from coterie.runs.predicting import temperature_of
 from coterie.settings import UserError
 
 
@@ -57,7 +58,7 @@ def predict(
     secret: int | None = None,
     trust_code: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Predict the target of raw rows by the model that serves a client.
+    """Predict the target of raw rows by the model that serves a client, with its calibration.
 
     Args:
         folder: As for :func:`inputs_of`.
@@ -76,10 +77,14 @@ def predict(
         UserError: As for :func:`inputs_of` and :func:`coterie.load`.
     """
     inputs = inputs_of(folder, rows)
+    document = read_document(Path(folder))
+    temperature = temperature_of(document, served_files(Path(folder), document, client, None))
     net = load(folder, client, model=model, secret=secret, trust_code=trust_code)
-    data = read_document(Path(folder))["data"]
+    data = document["data"]
     with torch.inference_mode():
         outputs = net(inputs)
+    # Only logits have a temperature.
+    outputs = outputs / (temperature or 1.0)
     if data.get("task") == "classification":
         classes = data["classes"]
         probabilities = outputs.softmax(1).numpy()

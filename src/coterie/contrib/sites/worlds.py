@@ -21,6 +21,7 @@ from coterie.contrib.sites import agreement
 from coterie.contrib.sites.cells import Cells, Table, of_file, of_files, of_frame
 from coterie.contrib.sites.columns import (
     DATE_ORIGIN,
+    OTHER,
     BooleanColumn,
     CategoryColumn,
     DateColumn,
@@ -156,6 +157,45 @@ def features_of_rows(rows: Any, schema: TableSchema | Mapping[str, Any]) -> np.n
         context = "the data frame"
         table = of_frame(rows, context)
     return schema.encoded(table, context)
+
+
+def cautions_of_rows(rows: Path | str, schema_document: Mapping[str, Any]) -> list[str]:
+    """Return what is unusual in rows that a model shall predict, though they fit its schema.
+
+    Args:
+        rows: The path of a table that fits the schema.
+        schema_document: The schema with constants, the entry :data:`FACT` of a run's facts.
+
+    Returns:
+        A sentence for each column with levels that are rare or unknown, or without any value.
+    """
+    schema = TableSchema.of(schema_document, FACT)
+    table = of_file(Path(rows))
+    cautions = []
+    for name, column in schema.feature_columns().items():
+        cells = table[name]
+        missing_rows = column.is_missing(cells, schema.marks)[cells.text_of_row]
+        if missing_rows.all():
+            cautions.append(
+                f"the column {name} has no value in any of {len(cells):,} rows: all are filled"
+            )
+        if not isinstance(column, CategoryColumn):
+            continue
+        rows_of_text = column.unlisted_rows(cells, schema.marks)
+        if rows_of_text:
+            shown_texts = ", ".join(
+                f"{text!r:.40}" for text in list(rows_of_text)[:MAX_SHOWN_LEVELS]
+            )
+            more = ", ..." if len(rows_of_text) > MAX_SHOWN_LEVELS else ""
+            cautions.append(
+                f"the column {name} has levels that were rare or unknown in training, in "
+                f"{sum(rows_of_text.values()):,} of {len(cells):,} rows: {shown_texts}{more}; all of them count as {OTHER}"
+            )
+    return cautions
+
+
+MAX_SHOWN_LEVELS = 3
+"""Most levels that a caution names."""
 
 
 @dataclass(frozen=True, kw_only=True)
