@@ -285,10 +285,10 @@ def _cautions(
         schema_hook = provided("coterie.hooks", "table-schema")
         cautions += schema_hook.cautions_of_rows(path, about_data["table_schema"])
     features = about_data.get("features")
-    has_names = (
-        isinstance(features, list) and len(features) == inputs.reshape(len(inputs), -1).shape[1]
-    )
-    if "means" not in about_data or not has_names or scaled_inputs.dim() != 2:
+    num_inputs = inputs.reshape(len(inputs), -1).shape[1]
+    if not isinstance(features, list) or len(features) != num_inputs:
+        return tuple(cautions)
+    if "means" not in about_data or scaled_inputs.dim() != 2:
         return tuple(cautions)
     # Features of 0 and 1 may be rare, and then are far from their mean.
     is_far = scaled_inputs.abs().numpy() > FAR_DEVIATIONS
