@@ -37,6 +37,7 @@ import published_tables
 import ray_table
 import regret_tables
 import replications
+import row_privacy_table
 import scale_table
 import silos_tables
 import standing_tables
@@ -364,6 +365,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "speed": speed,
     "traffic": traffic,
     "ray-nodes": ray_table.ray_nodes,
+    "row-privacy": row_privacy_table.row_privacy,
     "influence": influence_table.influence,
     "influence-honest": influence_table.influence_honest,
     "scale": scale_table.scale,
