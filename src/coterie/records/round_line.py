@@ -100,11 +100,7 @@ def _of_listed(finished_round: Round, listed: frozenset[Client]) -> tuple[Round,
     kept_groups = []
     other_sizes = []
     for group in finished_round.assignment.groups:
-        # A search for each listed client is quick in a large group, a look at each member in a small one.
-        if len(group) > len(listed):
-            kept_clients = among(listed, group)
-        else:
-            kept_clients = [client for client in group if client in listed]
+        kept_clients = [client for client in group if client in listed]
         if kept_clients:
             kept_groups.append((tuple(kept_clients), len(group)))
         else:
