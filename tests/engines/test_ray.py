@@ -418,6 +418,63 @@ def test_exchanges_that_hold_several_windows(nearby: Any, monkeypatch: pytest.Mo
     assert sum(name == "reduce" for name, _ in actors[0].seen) >= 2 * 2
 
 
+CLIENTS_ON_DEMAND = 400
+
+MADE: list[int] = []
+"""The clients whose data were made, in their order."""
+
+
+def make_counted(client: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """The data of a client that is made on demand, and counted."""
+    MADE.append(client)
+    inputs = generator.normal(size=(12, 4)).astype("f")
+    return inputs, (inputs[:, 0] > 0).astype(int)
+
+
+def world_on_demand() -> World:
+    return coterie.from_function(make_counted, CLIENTS_ON_DEMAND, model="linear", classes=2)
+
+
+def test_a_node_makes_only_the_clients_that_it_serves(nearby: Any) -> None:
+    """Clients are made for their jobs, and those of one node not on the other."""
+    cluster, actors = nearby(world_on_demand)
+    assert set(MADE) == {0}
+    MADE.clear()
+    method = FedAvg(fraction=0.05)
+    found, expected = both(cluster, method, world_on_demand(), 2, eval_every=2, eval_clients=10)
+    same(found, expected, exact=False)
+    assert found[-1].asked == 20
+    # The data that each node keeps are those of its own clients.
+    kept = [set(actor.station.pool.world.clients._kept) - {0} for actor in actors]
+    examined = set(world_on_demand().clients.examples)
+    served = [clients - examined for clients in kept]
+    assert all(served)
+    assert len(served[0] | served[1]) <= 2 * 20 + 10
+
+
+def test_nodes_compare_the_data_of_some_clients_on_demand() -> None:
+    spec = {
+        "scenario": f"{__name__}:world_of_a_seed",
+        "methods": ["fedavg"],
+        "rounds": 1,
+        "eval_clients": 10,
+    }
+    experiment = make(spec)
+    run = coterie.Run(Path("unused"), experiment)
+    maker = run._elsewhere(experiment.world(0))
+    MADE.clear()
+    made = maker()
+    assert len(made.clients) == CLIENTS_ON_DEMAND
+    assert len(set(MADE)) <= 100
+    function, (spec_json, seed, digest) = maker.func, maker.args  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match="not those of the machine where the run began"):
+        function(spec_json, seed, digest[::-1])
+
+
+def world_of_a_seed(seed: int) -> World:
+    return world_on_demand()
+
+
 def unknown() -> World:
     raise UserError("the scenario 'mine:world' cannot be imported: No module named 'mine'")
 

@@ -371,9 +371,9 @@ class Run:
 
     def _elsewhere(self, world: World) -> Callable[[], World]:
         """A function that makes the world on other machines, which have no object of this process."""
-        experiment = self.experiment
-        recorded_digest = digest(recorded_part(world, experiment.eval_clients, self.seed))
-        return partial(same_world_of, json.dumps(experiment.spec()), self.seed, recorded_digest)
+        # Of data made on demand, those of some clients are compared: a node makes only what it needs.
+        some_digest = digest(world.examined)
+        return partial(same_world_of, json.dumps(self.experiment.spec()), self.seed, some_digest)
 
     def _listed(self, world: World) -> Collection[Client] | None:
         """The clients that the records list; None for all."""
@@ -545,7 +545,8 @@ def same_world_of(spec_json: str, seed: int, expected_digest: str) -> World:
     Args:
         spec_json: The experiment's tables, as JSON.
         seed: The seed of the world.
-        expected_digest: The digest of the data, see :func:`digest`.
+        expected_digest: The digest of the data, see :func:`digest`; of data that are made on demand,
+            that of the clients that checks examine.
 
     Returns:
         The scenario's clients and data.
@@ -554,9 +555,8 @@ def same_world_of(spec_json: str, seed: int, expected_digest: str) -> World:
         UserError: The data are not the same.
     """
     # Each machine reads its own copy of the data, which may be another version.
-    experiment = make(json.loads(spec_json))
-    world = experiment.world(seed)
-    if digest(recorded_part(world, experiment.eval_clients, seed)) != expected_digest:
+    world = world_of(spec_json, seed)
+    if digest(world.examined) != expected_digest:
         raise UserError("its clients or data are not those of the machine where the run began")
     return world
 
