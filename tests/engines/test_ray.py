@@ -439,7 +439,7 @@ def test_a_node_makes_only_the_clients_that_it_serves(nearby: Any) -> None:
     """Clients are made for their jobs, and those of one node not on the other."""
     cluster, actors = nearby(world_on_demand)
     # Checks look at some clients, evenly spaced.
-    examined = set(world_on_demand().clients.examples)
+    examined = set(world_on_demand().clients.examples) | {CLIENTS_ON_DEMAND - 1}
     assert set(MADE) == examined
     method = FedAvg(fraction=0.05)
     found, expected = both(cluster, method, world_on_demand(), 2, eval_every=2, eval_clients=10)
@@ -465,7 +465,7 @@ def test_nodes_compare_the_data_of_some_clients_on_demand() -> None:
     MADE.clear()
     made = maker()
     assert len(made.clients) == CLIENTS_ON_DEMAND
-    assert set(MADE) == {399, *made.clients.examples}
+    assert set(MADE) == {*made.clients.examples, CLIENTS_ON_DEMAND - 1}
     function, (spec_json, seed, digest) = maker.func, maker.args  # type: ignore[attr-defined]
     with pytest.raises(UserError, match="not those of the machine where the run began"):
         function(spec_json, seed, digest[::-1])
