@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from coterie.runs.predicting import predict as predict
     from coterie.runs.run import Run as Run
     from coterie.runs.run import run as run
+    from coterie.settings import UserError as UserError
 
 _MODULE_OF_NAME = {
     "Assignment": "core",
@@ -88,6 +89,7 @@ _MODULE_OF_NAME = {
     "Split": "data.world",
     "Suggestion": "contrib.suggest.suggestion",
     "Training": "core",
+    "UserError": "settings",
     "World": "data.world",
     "begin": "runs.folders",
     "bench": "contrib.bench.benching",

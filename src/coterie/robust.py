@@ -149,6 +149,21 @@ class Robust(Averaging):
                 "which needs single updates"
             )
 
+    def check_clients(self, num_clients: int) -> None:
+        """Check that most clients may be honest.
+
+        Args:
+            num_clients: The number of clients of the run.
+
+        Raises:
+            SettingError: As many as half may be hostile, against which nothing protects.
+        """
+        if self.hostile and 2 * self.hostile >= num_clients:
+            raise SettingError(
+                f"robust.hostile must be less than half of the {num_clients} clients, got {self.hostile}: it is the number "
+                "of hostile clients that you expect"
+            )
+
     def counted(self, claims: Mapping[Client, int]) -> dict[Client, int]:
         """Compute how many examples each client of an exchange counts for.
 

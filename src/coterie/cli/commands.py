@@ -50,6 +50,19 @@ def compare(arguments: argparse.Namespace) -> int:
                 )
     if arguments.columns is not None and arguments.table is None:
         raise UsageError("--columns is for a table: add --markdown, --latex or --csv")
+    # Of several forms of output, all but one would be lost.
+    forms = {
+        "--against": arguments.against is not None,
+        "--clients": arguments.clients,
+        "--classic": arguments.classic,
+    }
+    given_forms = [option for option, is_given in forms.items() if is_given]
+    if arguments.table is not None:
+        given_forms.append(f"--{arguments.table}")
+    if len(given_forms) > 1:
+        raise UsageError(f"use only one of {' and '.join(given_forms)}")
+    if arguments.json and arguments.table is not None:
+        raise UsageError(f"use only one of --json and --{arguments.table}")
     results = compared(
         arguments.runs,
         metric=arguments.metric,

@@ -41,6 +41,7 @@ from coterie.engines.clock import Clock
 from coterie.engines.pool import ClientPool
 from coterie.extensions import provided
 from coterie.robust import Robust, Usual
+from coterie.settings import SettingError
 from coterie.training import ClientResult
 
 WINDOW_BYTES = 1 << 28
@@ -491,7 +492,12 @@ def window(plan: Plan, row_length: int, robust_means: bool = False) -> int:
 def _claimed(pool: ClientPool, client: Client, round_number: int) -> int:
     """Number of examples that a client reports in a round."""
     world = pool.world
-    example_count = len(world.steps[world.step(round_number)][client].train)
+    clients = world.steps[world.step(round_number)]
+    if client not in clients:
+        raise SettingError(
+            f"the method's plan has a task for client {client}, and there is no such client: plan for cohort.present"
+        )
+    example_count = len(clients[client].train)
     attack = world.attacks.get(client)
     return pool.wire.examples(example_count if attack is None else attack.claimed(example_count))
 

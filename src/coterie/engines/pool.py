@@ -33,6 +33,7 @@ from coterie.engines.workers import Hardware, Workers, shared_matrix
 from coterie.models.layout import own_layers, without_weight
 from coterie.randomness import seeded
 from coterie.robust import Extent, Length, Robust, lengths, lengths_of, steps_of
+from coterie.settings import SettingError
 from coterie.training import ClientResult, Order, Sums, halvable, sketch_size
 from coterie.training.blocks import goes_with
 from coterie.training.learner import treats_parameters_alone
@@ -372,6 +373,11 @@ class ClientPool:
                 self._workers.close()
             # New memory needs new worker processes, which are cheap to fork.
             self._workers = Workers(self.worker.work, self.processes)
+        if models.shape[1:] != self.worker.models.shape[1:]:
+            raise SettingError(
+                f"the method's models must be rows of {self.worker.models.shape[1]} numbers, those of the clients' model, got "
+                f"shape {tuple(models.shape)}"
+            )
         # Workers read the models from shared memory: jobs have only the numbers of rows.
         self.worker.models[: len(models)] = models
         for row_number, personal_row in enumerate(personal_rows, len(models)):

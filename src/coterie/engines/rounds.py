@@ -305,8 +305,25 @@ def rehearse(
     plan = method.plan(method.init(federation), cohort)
     check_declared(method, plan)
     (robust or Robust()).check_plan(plan, boundary.masks)
+    (robust or Robust()).check_clients(len(world.clients))
     for _, part in plan.leaves():
         wire.check(part, method.name)
+
+
+def _check_groups(method: Method[Any], assignment: Assignment) -> None:
+    """Check that no client is in two groups.
+
+    Raises:
+        SettingError: One is.
+    """
+    grouped_clients: set[Client] = set()
+    for group in assignment.groups:
+        twice = grouped_clients.intersection(group)
+        if twice:
+            raise SettingError(
+                f"the method {method.name} must assign each client to one group, and client {min(twice)} is in two"
+            )
+        grouped_clients.update(group)
 
 
 Steps = Generator[tuple[Plan, Position], ExchangeResult, Round]
@@ -371,6 +388,10 @@ def round_steps(
         # The method takes its step with the replies.
         with clock("server"):
             next_state = method.step(position.state, replies)
+            if next_state is None:
+                raise SettingError(
+                    f"the method {method.name} must return a state from step, got None: is a return missing?"
+                )
             round_notes.extend(method.explain(next_state))
         # What clients told about their data is recorded, whatever the method says.
         round_notes.extend(told_statistics(replies))
@@ -414,6 +435,7 @@ def round_steps(
     )
     round_notes += notes_of_departures
     assignment = method.assignment(position.state)
+    _check_groups(method, assignment)
     personal: tuple[Client, ...] = ()
     if assignment.part in personal_parts:
         personal = served_by_personal_models(assignment, position)

@@ -268,6 +268,10 @@ def _advice(name: Any, method_names: Sequence[str]) -> str:
             return f"; did you mean {method_name}?"
     if spelling in OTHER_ALGORITHMS:
         return f", which is not included; {OWN_METHODS}"
+    # The place of a class, with a dot in place of the colon.
+    module, dot, class_name = str(name).rpartition(".")
+    if dot and class_name.isidentifier() and all(map(str.isidentifier, module.split("."))):
+        return f"; did you mean {module}:{class_name}?"
     # A slip of one letter in a short name, or of two in a longer one.
     slips = {method_name: edits(spelling, spelled(method_name)) for method_name in method_names}
     nearest_name = min(slips, key=slips.__getitem__)

@@ -48,6 +48,7 @@ class Trial:
         testers: Client -> the mean number of clients that test an example of its test part; None if
             it is not recorded.
         cautions: What the data warn of.
+        unanswered_rounds: Number of rounds without an accepted reply.
         evidence: The strongest evidence for groups, or None.
         limits: What limits on single clients changed.
         candidates: How a race chose the models in use, up to the last round; None for other methods.
@@ -70,6 +71,7 @@ class Trial:
     reference: Reference = field(default_factory=Reference)
     testers: Mapping[ClientId, float] | None = None
     cautions: Sequence[str] = ()
+    unanswered_rounds: int = 0
     evidence: GroupEvidence | None = None
     limits: Sequence[Limit] = ()
     by_time: str = ""
@@ -139,6 +141,7 @@ def trial(run: Path | str, description: Mapping[str, Any], lines: Sequence[Line]
         reference=Reference.of(world),
         testers=None if testers is None else dict(zip(world["clients"], testers, strict=False)),
         cautions=world.get("cautions", ()),
+        unanswered_rounds=sum(not line["answered"] for line in lines),
         evidence=strongest_evidence(lines),
         limits=limits,
         by_time=by_time(world),

@@ -40,7 +40,7 @@ def warnings(contest: Contest) -> list[str]:
     """
     best = contest.methods[0]
     # 1. The methods are not the published ones, or the data are unfit.
-    lines = [*limited_lines(contest), *_data_lines(best)]
+    lines = [*limited_lines(contest), *unanswered_lines(contest), *_data_lines(best)]
     if contest.round is None:
         return lines
     # 2. The recommended method is no better than a constant prediction, or only for some clients.
@@ -67,6 +67,21 @@ def limited_lines(contest: Contest) -> list[str]:
             first_trial = limited_trials[0]
             for text in limit_sentences(first_trial.limits, first_trial.summary["rounds"]):
                 lines.append(f"With {method.label}, {text}")
+    return lines
+
+
+def unanswered_lines(contest: Contest) -> list[str]:
+    """Return which methods had rounds without a reply, if these are half of the rounds or more."""
+    lines = []
+    for method in contest.methods:
+        for trial in method.trials.values():
+            num_rounds = trial.summary["rounds"]
+            if 2 * trial.unanswered_rounds >= max(num_rounds, 1):
+                lines.append(
+                    f"With {method.label}, no reply arrived in {trial.unanswered_rounds} of {num_rounds} rounds, in which "
+                    "nothing was learned."
+                )
+                break
     return lines
 
 

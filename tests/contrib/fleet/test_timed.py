@@ -307,3 +307,16 @@ def test_curves_of_seeds_are_read_at_the_same_moments() -> None:
     curves = _at_moments([{1: 0.1, 2: 0.2}, {1: 0.5, 2: 0.7}], [{1: 1.0, 2: 4.0}, {1: 2.0, 2: 3.0}])
     # Seed 0 is tested at 1 and 4 s, seed 1 at 2 and 3 s; both have a value from 2 s to 3 s.
     assert curves == [{2.0: 0.1, 3.0: 0.1}, {2.0: 0.5, 3.0: 0.7}]
+
+
+def test_a_deadline_that_no_client_meets_is_said(tmp_path: Path) -> None:
+    runs = coterie.begin(
+        "synthetic/groups",
+        tmp_path / "run",
+        [Timed(deadline=1e-9), FedAvg()],
+        rounds=3,
+        workers=1,
+    ).finish()
+    verdict = coterie.compare(runs).verdict()
+    assert "With timed, no reply arrived in 2 of 3 rounds, in which nothing was learned." in verdict
+    assert "With fedavg, no reply" not in verdict

@@ -24,9 +24,10 @@ from coterie.contrib.tune.space import (
     given_range,
     given_values,
     own_space,
+    spaces,
     with_settings,
 )
-from coterie.contrib.tune.tuning import carry_out, reopened, tune
+from coterie.contrib.tune.tuning import carry_out, new_tuning, reopened, tune
 from coterie.data.scenario import SCENARIOS
 from coterie.data.world import World
 from coterie.methods import METHODS
@@ -359,3 +360,35 @@ def test_the_command_is_registered() -> None:
     entry = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     commands = entry["entry-points"]["coterie.commands"]
     assert commands["tune"] == "coterie.contrib.tune.command:TUNE_COMMAND"
+
+
+def test_a_value_that_no_trial_can_have_is_refused_before_the_first() -> None:
+    spec = normal({"scenario": "synthetic/groups", "methods": ["fedavg"]})
+    with pytest.raises(SettingError, match=r"--set training.lr=0.1,-1: Training.lr must be > 0"):
+        spaces(spec, {"training.lr": Among((0.1, -1))})
+    with pytest.raises(SettingError, match=r"Training.lr must be a number, got ''"):
+        spaces(spec, {"training.lr": Among((0.1, ""))})
+    # Values that fit only some values of another key are tried with these.
+    searched = {
+        "training.optimizer": Among(("sgd", "torch.optim:AdamW")),
+        "training.momentum": Among((0.0, 0.9)),
+    }
+    assert spaces(spec, searched)["fedavg"] == searched
+
+
+def test_whole_ends_of_a_range_are_numbers_where_the_setting_is_one() -> None:
+    spec = normal({"scenario": "synthetic/groups", "methods": ["fedavg"]})
+    _, ends = given_range("training.lr=0:1")
+    assert not spaces(spec, {"training.lr": ends})["fedavg"]["training.lr"].whole
+    _, ends = given_range("training.epochs=1:4")
+    assert spaces(spec, {"training.epochs": ends})["fedavg"]["training.epochs"].whole
+
+
+def test_settings_that_change_the_validation_examples_are_not_tuned(tmp_path: Path) -> None:
+    spec = normal({"scenario": "synthetic/groups", "methods": ["fedavg"], "rounds": 1})
+    tuned = {"scenario.clients": Among((10, 20))}
+    with pytest.raises(SettingError, match=r"scenario\.clients changes the validation examples"):
+        new_tuning(spec, tmp_path / "tuning", tuned, None, 0.2, True)
+    assert not (tmp_path / "tuning").exists()
+    model = {"scenario.model": Among(("linear", "mlp"))}
+    new_tuning(spec, tmp_path / "tuning", model, None, 0.2, True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from coterie.methods._named import class_of_table
-from coterie.runs.experiment import Spec
+from coterie.runs.experiment import Spec, make
 from coterie.runs.set_option import assign
 from coterie.settings import SettingError, UserError, parse
 
@@ -26,6 +27,9 @@ MAX_LINEAR_RATIO = 20
 
 OPEN_END = 0.01
 """How far from a limit that is not allowed itself the search ends, as a share of the distance between both limits."""
+
+MAX_CHECKED_COMBINATIONS = 1000
+"""Combinations of values up to which all are checked before the first trial."""
 
 LOG_RATIO = 10
 """A range that the user gives is searched by orders of magnitude from this ratio of its ends on."""
@@ -130,7 +134,7 @@ def _own_range(default: Any, limits: Mapping[str, Any]) -> Range | None:
 def given_range(text: str) -> tuple[str, Between]:
     """The key and the range of ``--range KEY=LOW:HIGH``.
 
-    Two whole numbers are a range of whole numbers. Ends whose ratio is ten or more are searched by
+    Two whole numbers are a range of whole numbers, if the setting is one. Ends whose ratio is ten or more are searched by
     orders of magnitude.
 
     Raises:
@@ -233,16 +237,67 @@ def spaces(spec: Spec, searched: Space) -> dict[str, dict[str, Range]]:
             example = int(example)
         refusals = []
         for name, space in spaces_of_methods.items():
+            method_spec = of_method(spec, name)
             try:
-                with_settings(of_method(spec, name), {key: example})
+                with_settings(method_spec, {key: example})
             except SettingError as error:
                 refusals.append(error)
             else:
-                space[key] = values
+                space[key] = _as_numbers(method_spec, key, values)
         # A key may be of some of the methods; one of none is a mistake.
         if len(refusals) == len(names):
             raise refusals[0]
+    for name, space in spaces_of_methods.items():
+        _check_values(of_method(spec, name), space)
     return spaces_of_methods
+
+
+def _as_numbers(spec: Spec, key: str, values: Range) -> Range:
+    """A range of whole numbers as one of all numbers, if the setting takes these: 0:1 may be either."""
+    if (
+        isinstance(values, Between)
+        and values.whole
+        and _refusal(spec, {key: values.low + 0.5}) is None
+    ):
+        return replace(values, whole=False)
+    return values
+
+
+def _check_values(spec: Spec, space: Space) -> None:
+    """Refuse a value that fails with all values of the others: no trial could have it.
+
+    Raises:
+        SettingError: There is such a value.
+    """
+    choices = {key: values.values for key, values in space.items() if isinstance(values, Among)}
+    if math.prod(map(len, choices.values())) > MAX_CHECKED_COMBINATIONS:
+        return
+    refusals: dict[tuple[str, str], str] = {}
+    accepted: set[tuple[str, str]] = set()
+    for combination in itertools.product(*choices.values()):
+        settings = dict(zip(choices, combination, strict=True))
+        refusal = _refusal(spec, settings)
+        for key, value in settings.items():
+            if refusal is None:
+                accepted.add((key, repr(value)))
+            else:
+                refusals[key, repr(value)] = refusal
+    for (key, value_text), refusal in refusals.items():
+        # With one wrong value, all values of other keys that were only tried with it fail as well.
+        if (key, value_text) not in accepted and any(name == key for name, _ in accepted):
+            raise SettingError(f"--set {key}={','.join(map(str, choices[key]))}: {refusal}")
+    if refusals and not accepted:
+        key = next(iter(choices))
+        raise SettingError(f"--set {key}={','.join(map(str, choices[key]))}: {refusal}")
+
+
+def _refusal(spec: Spec, settings: Settings) -> str | None:
+    """Why an experiment cannot have some settings; None if it can."""
+    try:
+        make(with_settings(spec, settings))
+    except SettingError as error:
+        return str(error)
+    return None
 
 
 def of_method(spec: Spec, method_name: str) -> Spec:

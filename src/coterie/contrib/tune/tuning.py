@@ -7,7 +7,7 @@ import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -30,6 +30,7 @@ from coterie.contrib.tune.space import (
     spaces,
     with_settings,
 )
+from coterie.data.world import World
 from coterie.engines.rounds import rehearse
 from coterie.engines.workers import default_workers
 from coterie.files import read_regular
@@ -235,6 +236,7 @@ def new_tuning(
     )
     _check_folder(tuning)
     _try(tuning)
+    _check_same_examples(tuning)
     return replace(tuning, judged=_read_trials(tuning))
 
 
@@ -308,6 +310,47 @@ def _try(tuning: Tuning) -> None:
         rehearse(
             method, world, seed, experiment.boundary, experiment.hardware(1), experiment.robust
         )
+
+
+def _check_same_examples(tuning: Tuning) -> None:
+    """Check that values of a scenario's setting do not change the examples by which trials are compared.
+
+    Raises:
+        SettingError: They do, as with other clients or another partition.
+    """
+    seed = make(tuning.spec).seeds[0]
+    for method, space in tuning.spaces.items():
+        for key, values in space.items():
+            tried_values = values.values if isinstance(values, Among) else (values.low, values.high)
+            specs = []
+            for value in tried_values:
+                whole = isinstance(values, Between) and values.whole
+                settings = {key: int(value) if whole else value}
+                specs.append(with_settings(of_method(tuning.spec, method), settings))
+            # Only the scenario's own settings can change examples.
+            if all(spec["scenario"] == tuning.spec["scenario"] for spec in specs):
+                continue
+            labels = []
+            for spec in specs:
+                # A value may need that of another key, which some trials have.
+                with suppress(SettingError):
+                    labels.append(_labels(world_of(make(spec), tuning.share, seed)))
+            if any(labels_of_value != labels[0] for labels_of_value in labels[1:]):
+                raise SettingError(
+                    f"{key} changes the validation examples, so scores with {', '.join(map(str, tried_values))} cannot be "
+                    "compared: tune settings of methods, of training and of the model, and make one tuning for each of these"
+                )
+
+
+def _labels(world: World) -> list[Any]:
+    """The validation examples of each client: their number, and their labels if these are classes."""
+    labels_of_clients: list[Any] = []
+    for client in sorted(world.clients):
+        split = world.clients[client].test
+        targets = split.targets
+        is_of_classes = isinstance(targets, torch.Tensor) and not targets.is_floating_point()
+        labels_of_clients.append([client, len(split), targets.tolist() if is_of_classes else None])
+    return labels_of_clients
 
 
 def _plan(tuning: Tuning) -> dict[str, Any]:
