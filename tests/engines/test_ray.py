@@ -418,6 +418,64 @@ def test_exchanges_that_hold_several_windows(nearby: Any, monkeypatch: pytest.Mo
     assert sum(name == "reduce" for name, _ in actors[0].seen) >= 2 * 2
 
 
+CLIENTS_ON_DEMAND = 400
+
+MADE: list[int] = []
+"""The clients whose data were made, in their order."""
+
+
+def make_counted(client: int, generator: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """The data of a client that is made on demand, and counted."""
+    MADE.append(client)
+    inputs = generator.normal(size=(12, 4)).astype("f")
+    labels = (inputs[:, 0] > 0).astype(int)
+    return inputs[:8], labels[:8], inputs[8:], labels[8:]
+
+
+def world_on_demand() -> World:
+    return coterie.from_function(make_counted, CLIENTS_ON_DEMAND, model="linear", classes=2)
+
+
+def test_a_node_makes_only_the_clients_that_it_serves(nearby: Any) -> None:
+    """Clients are made for their jobs, and those of one node not on the other."""
+    cluster, actors = nearby(world_on_demand)
+    # Checks look at some clients, evenly spaced.
+    examined = set(world_on_demand().clients.examples) | {CLIENTS_ON_DEMAND - 1}
+    assert set(MADE) == examined
+    method = FedAvg(fraction=0.05)
+    found, expected = both(cluster, method, world_on_demand(), 2, eval_every=2, eval_clients=10)
+    same(found[-1:], expected[-1:], exact=False)
+    assert found[-1].asked == 20
+    # The data that each node keeps are those of its own clients.
+    made = [set(actor.station.pool.world.clients._kept) - examined for actor in actors]
+    assert all(made)
+    served = 2 * 20 + 10
+    assert len(made[0]) < len(made[0] | made[1]) <= served
+
+
+def test_nodes_compare_the_data_of_some_clients_on_demand() -> None:
+    spec = {
+        "scenario": f"{__name__}:world_of_a_seed",
+        "methods": ["fedavg"],
+        "rounds": 1,
+        "eval_clients": 10,
+    }
+    experiment = make(spec)
+    run = coterie.Run(Path("unused"), experiment)
+    maker = run._elsewhere(experiment.world(0))
+    MADE.clear()
+    made = maker()
+    assert len(made.clients) == CLIENTS_ON_DEMAND
+    assert set(MADE) == {*made.clients.examples, CLIENTS_ON_DEMAND - 1}
+    function, (spec_json, seed, digest) = maker.func, maker.args  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match="not those of the machine where the run began"):
+        function(spec_json, seed, digest[::-1])
+
+
+def world_of_a_seed(seed: int) -> World:
+    return world_on_demand()
+
+
 def unknown() -> World:
     raise UserError("the scenario 'mine:world' cannot be imported: No module named 'mine'")
 

@@ -267,6 +267,12 @@ def _add_run_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--eval-every", metavar="N", type=whole, help="rounds between tests (1)")
     parser.add_argument(
+        "--eval-clients",
+        metavar="N",
+        type=whole,
+        help="test this many clients, and list them alone in the records (all)",
+    )
+    parser.add_argument(
         "--validation-share",
         metavar="A",
         type=real,
@@ -621,7 +627,15 @@ def parse(
     seed_count = getattr(arguments, "seeds", None)
     if seed is not None and seed_count is not None:
         raise UsageError("use only one of --seed and --seeds")
-    for option in ("rounds", "seeds", "workers", "width", "eval_every", "stop_after"):
+    for option in (
+        "rounds",
+        "seeds",
+        "workers",
+        "width",
+        "eval_every",
+        "eval_clients",
+        "stop_after",
+    ):
         number = getattr(arguments, option, None)
         if number is not None and number < 1:
             raise UsageError(f"--{option.replace('_', '-')} must be at least 1, got {number}")

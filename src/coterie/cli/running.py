@@ -35,6 +35,7 @@ PLAIN_OPTIONS = (
     "rounds",
     "target",
     "eval_every",
+    "eval_clients",
     "validation_share",
     "stop_after",
     "workers",
@@ -228,8 +229,12 @@ def _carry_out(runs: Sequence[Run], folder: Path, arguments: argparse.Namespace)
                 live.begin(run_number, len(run.record.lines()))
                 shown_world = None
                 for finished_round in run.rounds(arguments.workers):
-                    shown_world = shown_world or Shown.of(run.record.description()["world"])
-                    live.show(run_number, shown_world.line(line_of_round(finished_round)))
+                    if shown_world is None:
+                        world_table = run.record.description()["world"]
+                        shown_world = Shown.of(world_table)
+                        listed = world_table["clients"] if "all_clients" in world_table else None
+                    line = line_of_round(finished_round, listed)
+                    live.show(run_number, shown_world.line(line))
                     tracking.follow(run.folder)
                     live_page.update()
                 live.end(run_number)

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -227,6 +227,8 @@ def clients_of_concepts(concepts: Mapping[Client, int]) -> list[list[Client]]:
     return list(clients_of_concept.values())
 
 
+Value = TypeVar("Value")
+
 OF_A_WORLD = ("training", "truth", "augment", "attendance", "attacks", "buffers", "about", "drift")
 """Fields of a :class:`World` that a function which makes one of data takes as they are."""
 
@@ -406,6 +408,32 @@ class World:
             self, clients=self.clients.examples, truth=None, attendance=Attendance(), attacks={}
         )
 
+    def only(self, clients: Collection[Client]) -> World:
+        """The world of some of the clients, with the same ids.
+
+        Args:
+            clients: The clients, at least one.
+        """
+        chosen = set(clients)
+        truth = None
+        if self.truth is not None:
+            true_groups = [[client for client in group if client in chosen] for group in self.truth]
+            truth = as_groups(filter(None, true_groups))
+        drift = None
+        if self.drift is not None:
+            concepts = [_of_clients(step, chosen) for step in self.drift.concepts]
+            data = [_of_clients(step, chosen) for step in self.drift.data]
+            drift = replace(self.drift, concepts=concepts, data=data)
+        attacks = {client: attack for client, attack in self.attacks.items() if client in chosen}
+        return replace(
+            self,
+            clients=_of_clients(self.clients, chosen),
+            truth=truth,
+            drift=drift,
+            attendance=self.attendance.of(chosen),
+            attacks=attacks,
+        )
+
     def step(self, round: int) -> int:
         """The time step, counted from 0, of a round, counted from 1; 0 without a drift."""
         return 0 if self.drift is None else self.drift.step(round)
@@ -533,6 +561,11 @@ class World:
                 table_row["true group"] = group_of_client.get(client)
             table_rows.append(table_row)
         return table(repr(self)[1:-1], table_rows)
+
+
+def _of_clients(values: Mapping[Client, Value], clients: Iterable[Client]) -> dict[Client, Value]:
+    """Client -> value, of some clients in ascending order."""
+    return {client: values[client] for client in sorted(clients)}
 
 
 ABOUT_CLIENTS = ("attendance", "attacks", "truth")

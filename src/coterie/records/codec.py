@@ -16,7 +16,7 @@ import math
 import struct
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from numbers import Integral, Real
@@ -154,6 +154,15 @@ def encode(value: Any, store_blob: Callable[[bytes], str]) -> Json:
     if isinstance(value, core.AllBut):
         # Stored, it is the tuple of its clients.
         value = tuple(value)
+    if _is_long(value):
+        if type(value) is tuple:
+            integers = _integers(value)
+            if integers is not None:
+                return {"is": "integers", **_encoded_integers(integers, store_blob)}
+        elif isinstance(value, Mapping):
+            encoded_table = _encoded_table(value, store_blob)
+            if encoded_table is not None:
+                return encoded_table
     if type(value) is tuple:
         return [encode(entry, store_blob) for entry in value]
     if isinstance(value, frozenset):
@@ -178,6 +187,114 @@ def encode(value: Any, store_blob: Callable[[bytes], str]) -> Json:
         f"a stored state holds tensors, arrays, numbers, texts, tuples, frozensets, mappings and classes marked "
         f"with coterie.core; it cannot hold {type(value).__name__} {value!r:.60}"
     )
+
+
+MIN_ARRAY_ENTRIES = 1000
+"""From so many entries on, tuples of integers and mappings from integers are stored as arrays, in
+place of JSON or a blob for each tensor."""
+
+
+def _is_long(value: Any) -> bool:
+    return isinstance(value, tuple | Mapping) and len(value) >= MIN_ARRAY_ENTRIES
+
+
+def _integers(values: Iterable[Any]) -> np.ndarray | None:
+    """Integers as an array ``(n,)``; None if one is something else, or too large."""
+    entries = list(values)
+    # A set of types is faster than a loop over a million entries.
+    if set(map(type, entries)) != {int}:
+        return None
+    try:
+        return np.array(entries, dtype=np.int64)
+    except OverflowError:
+        return None
+
+
+def _encoded_integers(integers: np.ndarray, store_blob: Callable[[bytes], str]) -> Json:
+    """Integers ``(n,)`` as a blob: runs of successive ones if there are few, such as all clients but some.
+
+    A run is its first integer and its length.
+    """
+    starts = np.flatnonzero(np.diff(integers, prepend=integers[0] - 2) != 1)
+    if 2 * len(starts) < len(integers):
+        lengths = np.diff(starts, append=len(integers))
+        return {"runs": store_blob(_array_bytes(np.stack([integers[starts], lengths])))}
+    return {"blob": store_blob(_array_bytes(integers))}
+
+
+def _array_bytes(integers: np.ndarray) -> bytes:
+    """An array of integers in the smallest type that holds them."""
+    for dtype in (np.uint8, np.uint16, np.uint32):
+        if integers.min() >= 0 and integers.max() <= np.iinfo(dtype).max:
+            integers = integers.astype(dtype)
+            break
+    return safetensors.numpy.save({"": _plain(integers)})
+
+
+def _decoded_integers(encoded: Mapping[str, Json], read_blob: Callable[[str], bytes]) -> Any:
+    """The integers of :func:`_encoded_integers`, as a tuple."""
+    if "blob" in encoded:
+        return tuple(safetensors.numpy.load(read_blob(encoded["blob"]))[""].tolist())
+    starts, lengths = safetensors.numpy.load(read_blob(encoded["runs"]))[""].tolist()
+    # A forged file cannot ask for more memory than the largest federation needs.
+    if sum(lengths) > MOST_INTEGERS:
+        raise ValueError(f"more than {MOST_INTEGERS:,} integers")
+    return tuple(
+        integer
+        for start, length in zip(starts, lengths, strict=True)
+        for integer in range(start, start + length)
+    )
+
+
+MOST_INTEGERS = 100_000_000
+"""Most integers that are read from runs."""
+
+
+def _encoded_table(
+    table: Mapping[Any, Any], store_blob: Callable[[bytes], str]
+) -> dict[str, Json] | None:
+    """A mapping from integers to values of one kind as arrays; None for any other."""
+    keys = _integers(table)
+    if keys is None:
+        return None
+    encoded_values = _encoded_column(list(table.values()), store_blob)
+    if encoded_values is None:
+        return None
+    encoded_keys = {"is": "integers", **_encoded_integers(keys, store_blob)}
+    return {"is": "table", "keys": encoded_keys, "values": encoded_values}
+
+
+def _encoded_column(values: list[Any], store_blob: Callable[[bytes], str]) -> Json:
+    """Values of one kind as arrays: integers, floats, tensors of one shape, or tuples of columns; None for others."""
+    first = values[0]
+    if type(first) is int:
+        integers = _integers(values)
+        if integers is None:
+            return None
+        return {"is": "integers", **_encoded_integers(integers, store_blob)}
+    if set(map(type, values)) == {float}:
+        float_bytes = safetensors.numpy.save({"": _plain(np.array(values))})
+        return {"is": "floats", "blob": store_blob(float_bytes)}
+    if isinstance(first, torch.Tensor):
+        is_uniform = all(
+            isinstance(value, torch.Tensor)
+            and value.shape == first.shape
+            and value.dtype == first.dtype
+            for value in values
+        )
+        if not is_uniform:
+            return None
+        stacked = torch.stack([value.detach().cpu() for value in values])
+        return {"is": "tensors", "blob": store_blob(safetensors_of({"": stacked}))}
+    if type(first) is tuple and first:
+        is_uniform = all(type(value) is tuple and len(value) == len(first) for value in values)
+        if not is_uniform:
+            return None
+        columns = []
+        for column in zip(*values, strict=True):
+            columns.append(_encoded_column(list(column), store_blob))
+        return None if None in columns else {"is": "columns", "columns": columns}
+    return None
 
 
 def decode(encoded_value: Json, read_blob: Callable[[str], bytes]) -> Any:
@@ -222,6 +339,20 @@ def _decode_object(encoded_object: dict[str, Json], read_blob: Callable[[str], b
         return load(read_blob(encoded_object["blob"]))[""]
     if kind == "array":
         return safetensors.numpy.load(read_blob(encoded_object["blob"]))[""]
+    if kind == "integers":
+        return _decoded_integers(encoded_object, read_blob)
+    if kind == "floats":
+        return tuple(safetensors.numpy.load(read_blob(encoded_object["blob"]))[""].tolist())
+    if kind == "tensors":
+        from safetensors.torch import load
+
+        return load(read_blob(encoded_object["blob"]))[""].unbind()
+    if kind == "columns":
+        decoded_columns = [decode(column, read_blob) for column in encoded_object["columns"]]
+        return tuple(zip(*decoded_columns, strict=True))
+    if kind == "table":
+        keys = decode(encoded_object["keys"], read_blob)
+        return dict(zip(keys, decode(encoded_object["values"], read_blob), strict=True))
     if kind == "frozenset":
         return frozenset(decode(encoded, read_blob) for encoded in encoded_object["items"])
     if kind == "mapping":
@@ -314,8 +445,9 @@ def blobs(encoded_value: Json) -> Iterator[str]:
         for encoded_entry in encoded_value:
             yield from blobs(encoded_entry)
     elif isinstance(encoded_value, dict):
-        if "blob" in encoded_value and isinstance(encoded_value["blob"], str):
-            yield encoded_value["blob"]
+        for entry_name in ("blob", "runs"):
+            if isinstance(encoded_value.get(entry_name), str):
+                yield encoded_value[entry_name]
         for encoded_entry in encoded_value.values():
             yield from blobs(encoded_entry)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 import torch
 
-from coterie.core import Round
+from coterie.core import Client, Round
 from coterie.files import available_memory, descriptor, open_regular, read_within, reason, within
 from coterie.records import checksum
 from coterie.records.codec import DamagedError
@@ -195,16 +195,17 @@ class Record:
             client_names = dict(zip(map(int, name_of_key), name_of_key.values(), strict=True))
         return Shown.of(world_table, client_names)
 
-    def keep(self, finished_round: Round) -> Line:
+    def keep(self, finished_round: Round, listed: Collection[Client] | None = None) -> Line:
         """Record a round. Its matrices are written first, so that every file that a line names exists.
 
         Args:
             finished_round: The completed round.
+            listed: The clients that the line lists; None for all.
 
         Returns:
             The recorded line.
         """
-        recorded_line = line_of_round(finished_round)
+        recorded_line = line_of_round(finished_round, listed)
         checksum_of_file = {}
         # The matrices first.
         for matrix_name, note in matrices(finished_round).items():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import safetensors.numpy
 import torch
 from safetensors import SafetensorError
 
-from coterie.core import Client, Note, Round
+from coterie.core import Client, Note, Round, among
 from coterie.files import read_within
 from coterie.records import checksum
 from coterie.records.codec import DamagedError, safetensors_of
@@ -27,7 +27,7 @@ MATRICES_FOLDER = "similarity"
 _MATRIX_FILE_NAME = re.compile(r"similarity/[\w-]+\.safetensors", re.ASCII)
 
 
-def line_of_round(finished_round: Round) -> Line:
+def line_of_round(finished_round: Round, listed: Collection[Client] | None = None) -> Line:
     """A round as one JSON object.
 
     ``round`` and ``exchange`` are the numbers of completed rounds and exchanges. ``clients`` maps
@@ -37,12 +37,22 @@ def line_of_round(finished_round: Round) -> Line:
     that a personal model serves. ``notes`` hold the reasons why the method did or did not act;
     ``similarity`` is the file of a note's matrices, or None.
 
+    Where only some clients are listed, ``groups`` and ``clients`` have these alone, and notes
+    also those of whom they have values. ``sizes`` then counts all members of the groups: of those
+    in ``groups``, in their order, then of those in which nobody is listed.
+
     Args:
         finished_round: The completed round.
+        listed: The clients that are listed; None for all.
 
     Returns:
         The object.
     """
+    groups = finished_round.assignment.groups
+    group_sizes: list[int] | None = None
+    if listed is not None:
+        finished_round, group_sizes = _of_listed(finished_round, frozenset(listed))
+        groups = finished_round.assignment.groups
     client_entries = _client_entries(finished_round)
     # A note is not hashable, so its identity stands for it.
     file_of_note = {id(note): file_name for file_name, note in matrices(finished_round).items()}
@@ -52,7 +62,7 @@ def line_of_round(finished_round: Round) -> Line:
         "exchange": finished_round.position.exchange,
         "exchanges": finished_round.exchanges,
         "tested": finished_round.scores is not None,
-        "groups": finished_round.assignment.groups,
+        "groups": groups,
         "clients": client_entries,
         "notes": [note_entry(note, file_of_note.get(id(note))) for note in finished_round.notes],
         "asked": finished_round.asked,
@@ -65,6 +75,8 @@ def line_of_round(finished_round: Round) -> Line:
         "seconds": finished_round.seconds,
     }
     # The other entries are in the lines to which they apply.
+    if group_sizes is not None:
+        recorded_line["sizes"] = group_sizes
     if finished_round.personal:
         recorded_line["personal"] = finished_round.personal
     if finished_round.sums:
@@ -81,6 +93,60 @@ def line_of_round(finished_round: Round) -> Line:
     finite_line = finite(recorded_line)
     assert isinstance(finite_line, dict)
     return finite_line
+
+
+def _of_listed(finished_round: Round, listed: frozenset[Client]) -> tuple[Round, list[int]]:
+    """A round with the listed clients alone, and the sizes of its groups: first of those that it still has."""
+    kept_groups = []
+    other_sizes = []
+    for group in finished_round.assignment.groups:
+        kept_clients = [client for client in group if client in listed]
+        if kept_clients:
+            kept_groups.append((tuple(kept_clients), len(group)))
+        else:
+            other_sizes.append(len(group))
+    # Groups are in the order of their first members, which may be others now.
+    kept_groups.sort()
+    kept_sizes = [size for _, size in kept_groups]
+    assignment = replace(
+        finished_round.assignment, groups=tuple(clients for clients, _ in kept_groups)
+    )
+    tables: dict[str, Any] = {}
+    for entry_name in ("absent", "claimed", "counted", "released"):
+        values: Mapping[Client, Any] = getattr(finished_round, entry_name)
+        tables[entry_name] = {client: values[client] for client in values if client in listed}
+    return replace(
+        finished_round,
+        assignment=assignment,
+        notes=tuple(_notes_of_listed(finished_round, listed)),
+        personal=tuple(among(listed, sorted(finished_round.personal))),
+        **tables,
+    ), kept_sizes + sorted(other_sizes, reverse=True)
+
+
+def _notes_of_listed(finished_round: Round, listed: frozenset[Client]) -> Iterator[Note]:
+    """The notes about the listed clients, and about those that took part in the round.
+
+    Values of more clients than a round asks, such as those of all that ever trained, are of the
+    listed ones alone. A note about a single client is of no interest if it is not listed.
+    """
+    for note in finished_round.notes:
+        if len(note.clients) == 1 and note.clients[0] not in listed:
+            continue
+        involved_clients = {*listed, *note.heard}
+        values = {}
+        for value_name, value_of_client in note.values.items():
+            if len(value_of_client) > finished_round.asked:
+                kept_clients = listed.intersection(value_of_client)
+                value_of_client = {client: value_of_client[client] for client in kept_clients}
+            values[value_name] = value_of_client
+            involved_clients.update(value_of_client)
+        # The rows of matrices are clients of the note.
+        clients = note.clients
+        if not note.similarity or note.heard:
+            clients = tuple(among(involved_clients, sorted(clients)))
+        parts = [tuple(among(involved_clients, part)) for part in note.parts]
+        yield replace(note, clients=clients, parts=tuple(filter(None, parts)), values=values)
 
 
 def _client_entries(finished_round: Round) -> dict[str, dict[str, Any]]:

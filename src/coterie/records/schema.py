@@ -81,6 +81,7 @@ class RoundEntry(TypedDict):
     exchanges: Count
     tested: bool
     groups: list[list[Count]]
+    sizes: NotRequired[list[Count]]
     clients: dict[ClientKey, dict[str, bool | Number]]
     notes: list[NoteEntry]
     asked: Count
@@ -147,6 +148,7 @@ class WorldEntry(TypedDict):
     """The table ``world`` of ``run.toml``."""
 
     clients: list[Count]
+    all_clients: NotRequired[Count]
     names: NotRequired[list[str]]
     metric: NotRequired[MetricEntry]
     examples: NotRequired[list[Count]]
@@ -177,6 +179,7 @@ class DescriptionEntry(TypedDict):
     seeds: Annotated[list[Count], Meta(min_length=1, max_length=1)]
     rounds: Count
     eval_every: Count
+    eval_clients: NotRequired[Count]
     validation_share: NotRequired[Number]
     stop_after: NotRequired[Count]
     checkpoint_every: NotRequired[Count]

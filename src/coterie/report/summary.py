@@ -69,6 +69,9 @@ def summary(
         - best_round: round, metric and score of the round with the best validation score, or None
         - groups and true_groups: lists of lists of client ids; true_groups is None if not known,
           and where data drift that of the last completed round
+        - all_clients and sizes: only where the records list the clients that are tested
+          (``eval_clients``): the number of all clients, and those of all in each group, in the order
+          of groups, then of the groups in which nobody is tested
         - personal: the clients that are served by a personal model, which they train for themselves,
           instead of the model of their group
         - ari: the adjusted Rand index of groups and true_groups over the clients that are present,
@@ -169,6 +172,9 @@ def summarised(
         "privacy": spent_privacy(description, lines),
         "run_dir": str(run),
     }
+    # Where the records list some of the clients alone.
+    if "all_clients" in world:
+        numbers |= {"all_clients": world["all_clients"], "sizes": last_line.get("sizes", [])}
     result: Summary = finite(numbers)
     return result
 

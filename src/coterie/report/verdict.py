@@ -66,7 +66,7 @@ def verdict(contest: Contest, method: MethodTrials | None = None) -> dict[str, A
         "constant": reference_line(contest),
         "warnings": warnings(contest),
         "by_time": method.first.by_time,
-        "found": groups_found(method),
+        "found": " ".join(filter(None, [groups_found(method), unlisted(method.first.summary)])),
         "groups": method.first.summary["groups"],
         "personal": personal_models(method),
         "sure": sureness(contest, method),
@@ -194,6 +194,33 @@ def groups_found(method: MethodTrials) -> str:
         )
     agreement = _agreement([summary["ari"] for summary in method.summaries])
     return f"{method.label} found {groups_in_words}{seeds_in_words}{agreement}."
+
+
+def unlisted(summary: Mapping[str, Any]) -> str:
+    """Return how many clients there are where only those that are tested are listed, as a sentence; otherwise empty.
+
+    Args:
+        summary: The summary of a run.
+
+    Example:
+        >>> sizes = {"all_clients": 1000, "sizes": [700, 300]}
+        >>> unlisted({"groups": [[3, 8]], "run_dir": "a", **sizes}).split("; ")[0]
+        'The run has 1,000 clients, in groups of 700 and 300'
+    """
+    if "all_clients" not in summary:
+        return ""
+    num_listed = sum(map(len, summary["groups"]))
+    shown_sizes = [f"{size:,}" for size in summary["sizes"][:MAX_GROUPS_IN_SENTENCE]]
+    num_more = len(summary["sizes"]) - len(shown_sizes)
+    if num_more:
+        shown_sizes.append(f"{num_more:,} more sizes")
+    in_groups = f"one group of {shown_sizes[0]}"
+    if len(shown_sizes) > 1:
+        in_groups = f"groups of {', '.join(shown_sizes[:-1])} and {shown_sizes[-1]}"
+    return (
+        f"The run has {summary['all_clients']:,} clients, in {in_groups}; the {num_listed:,} that "
+        f"are tested are listed (coterie.reopen({summary['run_dir']!r})[0].groups() has all)."
+    )
 
 
 def personal_models(method: MethodTrials) -> str:

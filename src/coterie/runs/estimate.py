@@ -26,6 +26,7 @@ import torch
 from coterie.boundary import Wire
 from coterie.core import Assignment, Client, Method, Plan, Position, Round, Task, Training
 from coterie.data.batches import tensors
+from coterie.data.on_demand import OnDemand, examined
 from coterie.data.world import ClientData, World
 from coterie.engines import rounds as inprocess
 from coterie.engines.exchange import window
@@ -187,7 +188,8 @@ def _measured_costs(world: World, wire: Wire, hardware: Hardware) -> _Costs:
     with seeded(0):
         block_width = hardware.block(world.model(), world)
     # A block from the middle of the clients, by their number of examples.
-    clients_by_size = sorted(world.clients, key=lambda client: len(world.clients[client].train))
+    known_clients = examined(world.clients)
+    clients_by_size = sorted(known_clients, key=lambda client: len(known_clients[client].train))
     block_clients = tuple(
         clients_by_size[max(0, (len(clients_by_size) - block_width) // 2) :][:block_width]
     )
@@ -439,6 +441,8 @@ class _FirstRounds:
         for note in finished_round.notes:
             matrix_bytes += sum(map(attrgetter("nbytes"), note.similarity.values()))
         tested_share = 1 / self.experiment.eval_every
+        if self.experiment.eval_clients is not None:
+            tested_share *= min(1.0, self.experiment.eval_clients / len(self.world.clients))
         line_bytes = untested_bytes + tested_share * (tested_bytes - untested_bytes)
         # Everything but the exchanges grows with the clients.
         factor = self.clients_per_sampled
@@ -546,12 +550,17 @@ def _first_examples(client_data: ClientData, num_examples: int) -> ClientData:
 
 
 def _data_bytes(world: World) -> float:
-    """Bytes of all clients' examples; examples that several clients share are counted once."""
+    """Bytes of all clients' examples in memory; examples that several clients share are counted once."""
     # By identity: clients that share a pool share its tensors.
     bytes_of_tensor: dict[int, int] = {}
-    for client_data in world.clients.values():
+    known_clients = examined(world.clients)
+    for client_data in known_clients.values():
         for data_split in (client_data.train, client_data.validation, client_data.test):
             for values in tensors((data_split.inputs, data_split.index, data_split.targets)):
                 if isinstance(values, torch.Tensor):
                     bytes_of_tensor[id(values)] = values.nbytes
-    return float(sum(bytes_of_tensor.values()))
+    # Of data that are made on demand, those of a limited number of clients are kept.
+    num_in_memory = len(known_clients)
+    if isinstance(world.clients, OnDemand):
+        num_in_memory = min(len(world.clients), world.clients.most_kept)
+    return sum(bytes_of_tensor.values()) * num_in_memory / len(known_clients)

@@ -9,6 +9,7 @@ In TOML, everything may be left out, but the file must not be empty::
     seeds = [0, 1, 2]             # or a number of seeds, 3; or seed = 0
     target = 0.95                 # stop a run when its mean accuracy reaches this
     eval_every = 1                # rounds between tests
+    eval_clients = 1000           # clients that are tested and recorded; by default all
     validation_share = 0.2        # set aside for validation scores; by default nothing is
     stop_after = 20               # stop a run after so many rounds without a better validation score
     checkpoint_every = 1          # rounds between checkpoints
@@ -170,6 +171,8 @@ class Experiment:
         seeds: One run of each method per seed; at least one seed, all different.
         target: A run stops when the mean of its main metric reaches this.
         eval_every: Rounds between tests; the last is always tested.
+        eval_clients: Clients that are tested, the same random ones in each test; None for all. The
+            records list these alone.
         validation_share: Share of each client's training examples that is set aside for validation
             scores, see ``coterie.training.set_aside``; None for none.
         stop_after: A run stops after so many rounds without a better validation score, and keeps the
@@ -201,6 +204,9 @@ class Experiment:
         None, "stop a run when the mean of its main metric reaches this", gt=0
     )
     eval_every: int = setting(1, "rounds between tests; the last round is always tested", ge=1)
+    eval_clients: int | None = setting(
+        None, "clients that are tested and listed in the records; none: all", ge=1
+    )
     validation_share: float | None = setting(
         None,
         "share of each client's training examples set aside for validation scores",
@@ -286,6 +292,7 @@ class Experiment:
             ("device", "cpu"),
             ("precision", "fp32"),
             ("validation_share", None),
+            ("eval_clients", None),
         )
         for setting_name, supported in unsupported:
             setting_value = getattr(self, setting_name)
@@ -461,6 +468,7 @@ PLAIN_SETTINGS = (
     "rounds",
     "target",
     "eval_every",
+    "eval_clients",
     "validation_share",
     "stop_after",
     "checkpoint_every",

@@ -202,6 +202,9 @@ def _save(
     with from_stored(checkpoint_path):
         group_nets = _group_nets(assignment, position, file_of_model, bool(net.local_layers))
     shown_groups = shown_lines[checkpoint_round - 1]["groups"]
+    # A record may list some of the clients alone.
+    if "sizes" in shown_lines[checkpoint_round - 1]:
+        shown_groups = list(map(naming.clients, assignment.groups))
     # A record may know groups of which the server does not: those of clients that choose in secret.
     if len(group_nets) != len(shown_groups):
         group_nets = [None] * len(shown_groups)

@@ -17,6 +17,7 @@ from typing import Any
 from coterie.boundary import Boundary
 from coterie.core import Method, Training
 from coterie.core.needs import all_methods
+from coterie.data.on_demand import OnDemand
 from coterie.data.scenario import OwnWorld
 from coterie.data.world import World
 from coterie.engines import rounds as inprocess
@@ -41,8 +42,8 @@ from coterie.runs.experiment import (
     own,
     read,
 )
-from coterie.runs.facts import digest, same_world, world_facts
-from coterie.runs.run import Run, Runs, secret_entry, warn_of
+from coterie.runs.facts import digest, same_world
+from coterie.runs.run import Run, Runs, recorded_part, secret_entry, warn_of
 from coterie.settings import SettingError, UserError, brief, plain
 from coterie.settings.calls import public
 from coterie.training.faster_precision import faster_precision
@@ -181,7 +182,7 @@ def _again(experiment: Experiment, folder: Path) -> Runs:
             for recorded_run in runs
             if recorded_run.seed == seed and recorded_run.record.begun
         ]
-        facts_now = world_facts(experiment.world(seed)) if begun_runs else {}
+        facts_now = begun_runs[0].facts(experiment.world(seed)) if begun_runs else {}
         for recorded_run in begun_runs:
             if not same_world(facts_now, recorded_run.record.description()["world"]):
                 raise UserError(
@@ -311,6 +312,7 @@ def begin_new(experiment: Experiment, folder: Path) -> Runs:
     # Whatever can fail fails before the first file is written.
     first_seed = experiment.seeds[0]
     world = experiment.world(first_seed)
+    _check_listed(world, experiment)
     trial(world, first_seed)
     warn_of(world, depth=5)
     experiment.check_calendar()
@@ -329,6 +331,20 @@ def begin_new(experiment: Experiment, folder: Path) -> Runs:
     else:
         _write_experiment(experiment, folder)
     return new_runs
+
+
+MOST_LISTED = 10_000
+"""Most clients of a world made on demand whose records list all of them."""
+
+
+def _check_listed(world: World, experiment: Experiment) -> None:
+    """Check that the records of a world whose data are made on demand list few clients."""
+    num_listed = min(len(world.clients), experiment.eval_clients or len(world.clients))
+    if isinstance(world.clients, OnDemand) and num_listed > MOST_LISTED:
+        raise SettingError(
+            f"Experiment.eval_clients must be at most {MOST_LISTED:,} with {len(world.clients):,} "
+            "clients that are made on demand, such as 1000: records list the clients that are tested"
+        )
 
 
 def _rehearse(experiment: Experiment, methods: Iterable[Any], world: World, seed: int) -> None:
@@ -571,7 +587,9 @@ def _check_given_world(world: World | Callable[[int], World], runs: Runs) -> Non
     _check_clients(world, runs)
     for finished_run in finished_runs[:1]:
         recorded_digest = finished_run.record.description()["world"].get("data")
-        if recorded_digest not in (None, digest(world)):
+        experiment = finished_run.experiment
+        recorded_world = recorded_part(world, experiment.eval_clients, finished_run.seed)
+        if recorded_digest not in (None, digest(recorded_world)):
             raise UserError(
                 f"the world has other data than {finished_run.folder}, which is finished: "
                 "begin a new run with them"
@@ -589,6 +607,14 @@ def _check_clients(world: World, runs: Runs) -> None:
         if not begun_run.record.begun:
             continue
         recorded = begun_run.record.description()["world"]
+        if "all_clients" in recorded:
+            # The record lists some of them, so their number must do.
+            if recorded["all_clients"] != len(world.clients):
+                raise UserError(
+                    f"the world has {len(world.clients):,} clients, and {begun_run.folder} has "
+                    f"{recorded['all_clients']:,}: a run keeps its clients; begin a new one with others"
+                )
+            continue
         recorded_names = list(recorded.get("names") or map(str, recorded["clients"]))
         further = [name for name in names if name not in recorded_names]
         missing = [name for name in recorded_names if name not in names]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.boundary import Boundary, known_by
-from coterie.core import Method, Position, Round, Training
+from coterie.core import Client, Groups, Method, Position, Round, Training
 from coterie.data.augmentation import augmented
 from coterie.data.cautions import cautions
 from coterie.data.scenario import OwnWorld, Scenario, find
@@ -242,6 +242,19 @@ class Run:
             return False
         return True
 
+    def groups(self) -> Groups:
+        """Return the groups of all clients, from the newest checkpoint, also where the records list only some.
+
+        Raises:
+            UserError: There is no checkpoint, or it is damaged.
+        """
+        checkpoint = self.record.stored(Position) if self.record.begun else None
+        if checkpoint is None:
+            raise UserError(f"{self.folder} has no checkpoint yet, which has the groups")
+        with from_stored(self.record.checkpoints.path(checkpoint[0])):
+            groups: Groups = self.method.assignment(checkpoint[1].state).groups
+        return groups
+
     def to_pandas(self) -> Any:
         """Return the recorded rounds as a pandas data frame.
 
@@ -297,6 +310,7 @@ class Run:
         with locked(self.folder):
             # One object for all rounds, which reads ``run.toml`` once.
             record = self.record
+            listed = self._listed(world)
             start = self._prepare(world)
             # Another process may have finished the run before this one had the lock.
             if self.finished():
@@ -307,7 +321,7 @@ class Run:
                 for finished_round in self._checked_start(engine, start):
                     # The line before the checkpoint: a killed process leaves at most lines that
                     # are made again.
-                    ending.follow(naming.line(record.keep(finished_round)))
+                    ending.follow(naming.line(record.keep(finished_round, listed)))
                     self._store(record, finished_round, ending)
                     yield finished_round
                     if ending.ended:
@@ -320,6 +334,7 @@ class Run:
             "rounds": experiment.rounds,
             "seed": self.seed,
             "eval_every": experiment.eval_every,
+            "eval_clients": experiment.eval_clients,
             "start": start,
             "boundary": experiment.boundary,
             "robust": experiment.robust,
@@ -335,6 +350,7 @@ class Run:
 
             # Each client's process makes the world from the experiment's tables.
             make_world = partial(world_of, json.dumps(experiment.spec()), self.seed)
+            del common_settings["eval_clients"]
             return simulation.rounds(
                 self.method, make_world, workers=workers or experiment.workers, **common_settings
             )
@@ -355,7 +371,25 @@ class Run:
 
     def _elsewhere(self, world: World) -> Callable[[], World]:
         """A function that makes the world on other machines, which have no object of this process."""
-        return partial(same_world_of, json.dumps(self.experiment.spec()), self.seed, digest(world))
+        # Of data made on demand, those of some clients are compared: a node makes only what it needs.
+        some_digest = digest(world.examined)
+        return partial(same_world_of, json.dumps(self.experiment.spec()), self.seed, some_digest)
+
+    def _listed(self, world: World) -> Collection[Client] | None:
+        """The clients that the records list; None for all."""
+        return inprocess.drawn_for_tests(world, self.experiment.eval_clients, self.seed)
+
+    def facts(self, world: World) -> dict[str, Any]:
+        """The facts about a world that the run records.
+
+        Args:
+            world: The world of the run.
+        """
+        facts = world_facts(recorded_part(world, self.experiment.eval_clients, self.seed))
+        # The number of all clients, where some are listed.
+        if len(facts["clients"]) < len(world.clients):
+            facts["all_clients"] = len(world.clients)
+        return facts
 
     def _try(self, world: World) -> None:
         """Let the engine of an extension try what can fail before a file is written."""
@@ -380,7 +414,7 @@ class Run:
     def _prepare(self, world: World) -> Position | None:
         """Write ``run.toml``, or check it and remove the records after the checkpoint."""
         record = self.record
-        facts_now = world_facts(world)
+        facts_now = self.facts(world)
         # A new run is described; one that goes on must have the same clients and data.
         if not record.begun:
             known_secret = self.experiment.origin and self.experiment.origin.secret
@@ -474,6 +508,18 @@ class Runs(tuple[Run, ...]):
         return "".join(run._repr_html_() for run in self)
 
 
+def recorded_part(world: World, eval_clients: int | None, seed: int) -> World:
+    """Return the world of the clients that the records list: those that are tested.
+
+    Args:
+        world: All clients.
+        eval_clients: How many are tested; None for all.
+        seed: Seed of the run.
+    """
+    listed = inprocess.drawn_for_tests(world, eval_clients, seed)
+    return world if listed is None else world.only(listed)
+
+
 def secret_entry(experiment: Experiment) -> dict[str, str]:
     """The entry of a record about a boundary's secret."""
     secret = experiment.boundary.secret
@@ -499,7 +545,8 @@ def same_world_of(spec_json: str, seed: int, expected_digest: str) -> World:
     Args:
         spec_json: The experiment's tables, as JSON.
         seed: The seed of the world.
-        expected_digest: The digest of the data, see :func:`digest`.
+        expected_digest: The digest of the data, see :func:`digest`; of data that are made on demand,
+            that of the clients that checks examine.
 
     Returns:
         The scenario's clients and data.
@@ -509,7 +556,7 @@ def same_world_of(spec_json: str, seed: int, expected_digest: str) -> World:
     """
     # Each machine reads its own copy of the data, which may be another version.
     world = world_of(spec_json, seed)
-    if digest(world) != expected_digest:
+    if digest(world.examined) != expected_digest:
         raise UserError("its clients or data are not those of the machine where the run began")
     return world
 

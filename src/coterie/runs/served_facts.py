@@ -23,7 +23,7 @@ from coterie.engines.served import Nets
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.runs.calibration import best_temperature, calibrated
-from coterie.runs.facts import same_world, world_facts
+from coterie.runs.facts import same_world
 from coterie.runs.group_profiles import GroupProfiles, SiteMoments, group_profiles
 from coterie.runs.run import Run
 from coterie.runs.site_moments import (
@@ -112,7 +112,7 @@ def served_facts(
         world = run.experiment.world(run.seed)
     except UserError as error:
         return ServedFacts(why_none=f"the clients' data cannot be read: {error}")
-    if not same_world(world_facts(world), run.record.description()["world"]):
+    if not same_world(run.facts(world), run.record.description()["world"]):
         return ServedFacts(why_none="the clients' data are no longer those of the run")
     # A hostile client's rows say nothing about others.
     data_of_step = world.steps[world.step(position.round)]

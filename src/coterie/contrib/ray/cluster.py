@@ -69,6 +69,7 @@ def rounds(
     width: int | None = None,
     precision: str = "fp32",
     eval_every: int = 1,
+    eval_clients: int | None = None,
     start: Position | None = None,
     boundary: Boundary | None = None,
     robust: Robust | None = None,
@@ -92,6 +93,7 @@ def rounds(
         width: Clients trained in one block, see :class:`~coterie.engines.workers.Hardware`.
         precision: Number format for training, see :class:`~coterie.engines.workers.Hardware`.
         eval_every: Rounds between tests on the clients' test data.
+        eval_clients: Clients that are tested; None for all.
         start: Position from which the run continues. None starts a new run.
         boundary: Operations on the rows between clients and server.
         robust: Bounds on the influence of one client on the others.
@@ -117,6 +119,7 @@ def rounds(
             width=width,
             precision=precision,
             eval_every=eval_every,
+            eval_clients=eval_clients,
             start=start,
             boundary=boundary,
             robust=robust,

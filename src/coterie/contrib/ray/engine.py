@@ -63,6 +63,7 @@ def rounds(
         width=experiment.width,
         precision=experiment.precision,
         eval_every=experiment.eval_every,
+        eval_clients=experiment.eval_clients,
         start=start,
         boundary=experiment.boundary,
         robust=experiment.robust,

@@ -44,7 +44,7 @@ from coterie.methods.acfl import Rule, layers_compared
 from coterie.methods.split_half import SplitHalfState, members_of, several
 from coterie.records.codec import from_stored
 from coterie.runs.experiment import data_folder
-from coterie.runs.facts import same_world, world_facts
+from coterie.runs.facts import same_world
 from coterie.runs.folders import reopen
 from coterie.runs.run import Run
 from coterie.settings import SettingError, UserError
@@ -169,7 +169,7 @@ def _federation_and_pool(
     experiment = replace(run.experiment, data=data_folder(data or run.experiment.data))
     world = experiment.world(run.seed)
     # Groups of other data would be no advice for this run.
-    if not same_world(world_facts(world), run.record.description()["world"]):
+    if not same_world(run.facts(world), run.record.description()["world"]):
         raise UserError(
             f"{run.folder} cannot be probed: the scenario's clients or data have changed"
         )

@@ -107,8 +107,10 @@ def rivals_over_seeds(history: RunHistory) -> tuple[Contest, MethodTrials] | Non
 
 def heading(history: RunHistory) -> dict[str, Any]:
     """Return the run's directory, method, scenario, seed and rounds, and how its method decides."""
+    all_clients = history.description["world"].get("all_clients")
     return {
         "run": str(history.folder),
+        **({} if all_clients is None else {"all_clients": all_clients}),
         "method": history.method,
         "scenario": history.description["scenario"]["name"],
         "title": data_title(history.description),
@@ -299,10 +301,12 @@ def name_of_run(explanation: dict[str, Any]) -> str:
     Args:
         explanation: The explanation of the run or of a client.
     """
+    all_clients = explanation.get("all_clients")
+    of_all = "" if all_clients is None else f" among the tested ones of {all_clients:,} clients"
     return (
         f"{explanation['method']} in {explanation['title']}, seed {explanation['seed']}, "
         f"after round {explanation['round']} of {explanation['rounds']}: "
-        f"{count(len(explanation['groups']), 'group')}."
+        f"{count(len(explanation['groups']), 'group')}{of_all}."
     )
 
 

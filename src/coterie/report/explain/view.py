@@ -285,6 +285,8 @@ def of_client(history: RunHistory, client: ClientId) -> tuple[ClientId, Clients]
             if str(refused_client) == str(client):
                 raise UserError(f"client {client} is excluded: {reason}")
     absence = "is not one of the run's clients"
+    if "all_clients" in history.description["world"]:
+        absence = "is not one of the clients that the records list, those that are tested"
     if last_round_present:
         absence = f"was last present in round {last_round_present}"
     present = list(chain.from_iterable(history.groups))
