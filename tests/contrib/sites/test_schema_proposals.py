@@ -238,3 +238,34 @@ def test_several_files_are_several_sites(
     (tmp_path / "south.csv").write_text("ill,aeg\nno,3\n")
     assert main(["schema", *files]) == 2
     assert "south.csv has other columns than" in capsys.readouterr().err
+
+
+def test_doubts_of_awkward_columns() -> None:
+    rng = np.random.default_rng(0)
+    rows = 60
+    days = pd.Timestamp("2021-01-01") + pd.to_timedelta(np.arange(rows), unit="D")
+    finding = ["ill", "well"] * (rows // 2)
+    frame = pd.DataFrame(
+        {
+            # Nearly all values differ, and so each goes with one finding.
+            "age": rng.normal(60, 9, rows).round(3).astype(str),
+            "code": ["A", "B"] * (rows // 2),
+            "visit": [
+                day.strftime("%d/%m/%Y") if number % 2 else day.strftime("%Y-%m-%d")
+                for number, day in enumerate(days)
+            ],
+            "weight": [f"{value:.1f} kg" for value in rng.uniform(50, 90, rows)],
+            "price": [f"€{value:.2f}" for value in rng.uniform(1, 9, rows)],
+            "zip": [f"0{1000 + row % 4}" for row in range(rows)],
+            "finding": finding,
+        }
+    )
+    doubts = infer(of_frame(frame, "t"), target=["finding"]).doubts
+    assert "age" not in doubts
+    assert any("tells the target 'finding' in every row" in doubt for doubt in doubts["code"])
+    for name in ("visit", "weight", "price"):
+        assert any("write them in one form" in doubt for doubt in doubts[name])
+    assert "write them in one form" not in " ".join(doubts.get("zip", ()))
+    one_class = frame.assign(finding="ill")
+    (doubt,) = infer(of_frame(one_class, "t"), target=["finding"]).doubts["finding"]
+    assert "the same class in every row, 'ill'" in doubt

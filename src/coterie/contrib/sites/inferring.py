@@ -190,6 +190,10 @@ def infer(
             column = _column(values, min_level_rows, role)
             columns[name] = column
             _doubt_missing(values, role, rows, isinstance(column, CategoryColumn | TextColumn))
+            if role == "target":
+                _doubt_one_class(values)
+            elif isinstance(column, CategoryColumn | TextColumn | IgnoredColumn):
+                _doubt_other_forms(values)
         if not role and isinstance(column, Column) and not isinstance(column, IgnoredColumn):
             if client in table:
                 _doubt_clients(values, cells, table[client])
@@ -510,10 +514,37 @@ def _doubt_target(values: _Values, cells: Cells, target: str, target_cells: Cell
     text_of_row = cells.text_of_row[known_rows]
     target_of_row = target_cells.text_of_row[known_rows]
     pairs = np.unique(np.column_stack([text_of_row, target_of_row]), axis=0)
-    if len(pairs) == len(np.unique(text_of_row)):
+    # A value of one row tells its target anyway; only rows that repeat a value are evidence.
+    num_texts = len(np.unique(text_of_row))
+    if len(text_of_row) - num_texts < MIN_ROWS_OF_IDS:
+        return
+    if len(pairs) == num_texts:
         values.doubts.append(
             f"tells the target {target!r} in every row: if it is only known afterwards, ignore it"
         )
+
+
+def _doubt_one_class(values: _Values) -> None:
+    """A doubt about a target that has the same class in every row."""
+    if len(values.counts) == 1:
+        values.doubts.append(
+            f"has the same class in every row, {next(iter(values.counts))!r:.40}: there is nothing to predict"
+        )
+
+
+def _doubt_other_forms(values: _Values) -> None:
+    """A doubt about a column of words whose texts begin with numbers, as dates or numbers in several forms do."""
+    begins_with_number = [text for text in values.counts if BEGINS_WITH_NUMBER.match(text)]
+    if len(values.counts) > MIN_ROWS_OF_IDS and len(begins_with_number) == len(values.counts):
+        first_text, *_, last_text = sorted(begins_with_number)
+        values.doubts.append(
+            f"has texts that begin with numbers, from {first_text!r:.40} to {last_text!r:.40}: if they are numbers with "
+            "units, or numbers or dates in several forms, write them in one form"
+        )
+
+
+BEGINS_WITH_NUMBER = re.compile(r"[-+−<>~$€£]?\s?[0-9]")
+"""Texts that begin with a number, perhaps after a sign or the mark of a currency."""
 
 
 def _quoted(texts: Sequence[str]) -> str:
