@@ -163,6 +163,4 @@ def test_a_run_without_them_is_as_before_and_a_wrong_share_is_a_sentence(tmp_pat
         coterie.run("fedavg", world, rounds=1, validation_share=0.7)
     with pytest.raises(UserError, match=r"validation_share must be > 0 and <= 0\.5"):
         coterie.begin("digits/iid", tmp_path / "x", "fedavg", validation_share=0.6)
-    with pytest.raises(SettingError, match="validation_share needs engine inprocess"):
-        coterie.begin("digits/iid", tmp_path / "y", "fedavg", engine="flower", validation_share=0.2)
     assert not list(tmp_path.iterdir())

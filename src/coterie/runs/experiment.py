@@ -291,7 +291,6 @@ class Experiment:
             ("width", None),
             ("device", "cpu"),
             ("precision", "fp32"),
-            ("validation_share", None),
             ("eval_clients", None),
         )
         for setting_name, supported in unsupported:

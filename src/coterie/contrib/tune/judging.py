@@ -23,6 +23,9 @@ TRIAL_COMPLETE = "complete"
 TRIAL_PRUNED = "pruned"
 TRIAL_FAILED = "failed"
 
+SCORES_OF_A_TRIAL = 8
+"""Rounds of a trial in which it is scored, about, unless the experiment says in which."""
+
 
 @dataclass(frozen=True)
 class PlannedTrial:
@@ -146,7 +149,7 @@ def judge(trial: PlannedTrial, spec: Spec, share: float, bounds: Mapping[int, fl
                 world,
                 rounds=experiment.rounds,
                 seed=seed,
-                eval_every=experiment.eval_every,
+                eval_every=_rounds_between_scores(spec, experiment.rounds),
                 boundary=experiment.boundary,
                 robust=experiment.robust,
                 **asdict(experiment.hardware(1)),
@@ -182,6 +185,13 @@ def judge(trial: PlannedTrial, spec: Spec, share: float, bounds: Mapping[int, fl
         seconds=_since(began),
         reason="" if final_score is not None else "no client has a validation score",
     )
+
+
+def _rounds_between_scores(spec: Spec, rounds: int) -> int:
+    """As the user's experiment says; otherwise a trial is scored some times, so that bad ones can be stopped."""
+    if "eval_every" in spec:
+        return int(spec["eval_every"])
+    return max(1, rounds // SCORES_OF_A_TRIAL)
 
 
 def _score(finished_round: Round) -> float | None:

@@ -66,8 +66,8 @@ def _experiment_text(tuning: Tuning, spec: Spec) -> str:
         f"with the seeds {', '.join(map(str, tuning.spec['seeds']))}.\n"
         "# The seeds below were not used for tuning.\n\n"
     )
-    # How often a trial is scored is no setting of the final runs, and empty tables say nothing.
-    tables = {key: value for key, value in spec.items() if key != "eval_every" and value != {}}
+    # Empty tables say nothing.
+    tables = {key: value for key, value in spec.items() if value != {}}
     return head + to_toml(tables)
 
 
@@ -158,8 +158,9 @@ def screen(tuning: Tuning, files: list[Path]) -> Together:
         table,
     ]
     parts += [Text(note, style="dim") for note in notes]
+    parts.append(Text("\nto test the best settings on seeds that were not used:"))
     for path in files:
-        parts.append(Text(f"\nto test it on seeds that were not used: coterie run {path}"))
+        parts.append(Text(f"  coterie run {path}"))
     parts.append(Text(f"all trials: {tuning.folder / TABLE_FILE}"))
     return Together(*parts)
 

@@ -49,8 +49,8 @@ BATCH = 4
 MIN_TRIALS_OF_BOUND = 4
 """Trials with a score in a round, from which on others are stopped there."""
 
-SCORES_OF_A_TRIAL = 8
-"""Rounds of a trial in which it is scored, about."""
+MIN_TEST_SEEDS = 5
+"""Seeds of the tuned experiment, at least: fewer give wide intervals."""
 
 TUNING_FILE = "tuning.toml"
 TRIALS_FILE = "trials.jsonl"
@@ -136,7 +136,7 @@ class Tuning:
             raise UserError(f"no trial of {method} was completed")
         spec = with_settings(of_method(self.spec, method), best.settings)
         last_seed = max(spec["seeds"])
-        new_seeds = range(last_seed + 1, last_seed + 1 + max(len(spec["seeds"]), 3))
+        new_seeds = range(last_seed + 1, last_seed + 1 + max(len(spec["seeds"]), MIN_TEST_SEEDS))
         return {**spec, "seeds": list(new_seeds)}
 
 
@@ -283,10 +283,7 @@ def _checked_spec(spec: Spec) -> Spec:
     if spec.get("engine", "inprocess") != "inprocess":
         raise SettingError(f"tune needs engine inprocess, got {spec['engine']}")
     experiment = make(spec)
-    # Trials are scored some times, so that bad ones can be stopped.
     spec = {**spec, "rounds": experiment.rounds, "data": data_folder(experiment.data)}
-    if "eval_every" not in spec:
-        spec["eval_every"] = max(1, experiment.rounds // SCORES_OF_A_TRIAL)
     return {key: value for key, value in spec.items() if value is not None}
 
 

@@ -38,9 +38,9 @@ from coterie import training
 from coterie.boundary import Boundary, Wire
 from coterie.core import HALVES, OPTIMIZER, Client
 from coterie.data.described import described
-from coterie.data.objective import Objective
+from coterie.data.objective import VALIDATION, Objective
 from coterie.data.schema import Schema, checked
-from coterie.data.world import ClientData
+from coterie.data.world import ClientData, Split
 from coterie.engines.exchange import held_losses
 from coterie.engines.flower import messages, schemas
 from coterie.engines.flower.functions import FunctionLearner, Functions, Test, Train, client_data
@@ -490,7 +490,7 @@ def _job(
 def tested(
     participant: Participant, learner: training.Learner, content: RecordDict, context: Context
 ) -> RecordDict:
-    """Test the model in a message, or the ensemble, on this node's test data.
+    """Test the model in a message, or the ensemble, on this node's test data, and on what is set aside for validation scores.
 
     Args:
         participant: The node's part.
@@ -499,7 +499,8 @@ def tested(
         context: Flower's context of the node.
 
     Returns:
-        The content of the reply, with loss, metrics and the number of test examples.
+        The content of the reply, with loss, metrics and the number of test examples. Validation
+        scores begin with :data:`~coterie.data.objective.VALIDATION`.
 
     Raises:
         ValueError: The message has no task, or its models do not fit.
@@ -515,7 +516,25 @@ def tested(
         # The client takes the model of lowest loss on its training data.
         choice_result = training.carry_out(learner, _job(participant, layout, order, model_rows))
         model_rows = [model_rows[choice_result.chosen[0]]]
-    test_split = participant.data.test
+    scores = _test_scores(participant, learner, order, model_rows, participant.data.test)
+    # Rows that are set aside from training give validation scores.
+    if participant.data.scoring is not None:
+        for metric, value in _test_scores(
+            participant, learner, order, model_rows, participant.data.scoring
+        ).items():
+            scores[VALIDATION + metric] = value
+    example_count = len(participant.data.test)
+    return RecordDict({METRICS_RECORD: MetricRecord({**scores, "num-examples": example_count})})
+
+
+def _test_scores(
+    participant: Participant,
+    learner: training.Learner,
+    order: Order,
+    model_rows: Sequence[Tensor],
+    test_split: Split,
+) -> dict[str, float]:
+    """The loss, the metrics and their sums of a model, or of an ensemble, on some of a node's examples."""
     neighbours = order.neighbours
     with seeded(0):
         if neighbours is None:
@@ -526,14 +545,14 @@ def tested(
             client_data = training.held_out(
                 participant.data, neighbours.holdout, order.seed, order.client
             )
+            client_data = replace(client_data, test=test_split)
             metric_totals = training.sums_with_neighbours(
                 learner, model_rows[0], client_data, neighbours
             )
     # Metrics without any example have no value.
     counted = {metric: totals for metric, totals in metric_totals.items() if totals[1]}
     objective = participant.objective
-    scores = objective.scores(counted) | objective.error_sums(counted)
-    return RecordDict({METRICS_RECORD: MetricRecord({**scores, "num-examples": len(test_split)})})
+    return objective.scores(counted) | objective.error_sums(counted)
 
 
 def calibration_reply(

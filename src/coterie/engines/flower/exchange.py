@@ -21,6 +21,7 @@ from coterie.core import (
     Replies,
     Task,
 )
+from coterie.data.objective import VALIDATION
 from coterie.engines.clock import Clock
 from coterie.engines.exchange import together
 from coterie.engines.flower import boundary_check, messages
@@ -584,28 +585,48 @@ class GridExchanges:
             client = self._sender(reply)
             if client is not None and client not in client_scores and reply.has_content():
                 client_scores[client] = self._scores_in(reply)
-        no_scores = dict.fromkeys(self.settings.metric_names, math.nan)
-        return {client: client_scores.get(client, no_scores) for client in sorted(assignment.row)}
+        # A client that did not answer, or without rows that are set aside, has NaN for what others
+        # report.
+        score_names = dict.fromkeys(self.settings.metric_names)
+        if any(_has_validation_scores(scores) for scores in client_scores.values()):
+            score_names |= dict.fromkeys(VALIDATION + name for name in self.settings.metric_names)
+        no_scores = dict.fromkeys(score_names, math.nan)
+        scores_of_all = {}
+        for client in sorted(assignment.row):
+            scores_of_all[client] = no_scores | client_scores.get(client, {})
+        return scores_of_all
 
     def _scores_in(self, reply: Message) -> dict[str, float]:
-        """The metrics in a client's reply to a test; NaN for those that it lacks."""
-        metric_names = self.settings.metric_names
+        """The metrics in a client's reply to a test; NaN for those that it lacks.
+
+        They contain validation scores if the client has set rows aside for them.
+        """
         try:
             reply_metrics = messages.only(
                 reply.content.metric_records, METRICS_RECORD, "metric records"
             )
         except Unfit:
-            return dict.fromkeys(metric_names, math.nan)
-        client_scores: dict[str, float] = {}
-        for metric, app_names in metric_names.items():
+            return dict.fromkeys(self.settings.metric_names, math.nan)
+        client_scores = self._scores_of(reply_metrics, prefix="")
+        if _has_validation_scores(reply_metrics):
+            client_scores |= self._scores_of(reply_metrics, prefix=VALIDATION)
+        return client_scores
+
+    def _scores_of(self, reply_metrics: Any, prefix: str) -> dict[str, float]:
+        """The test scores in a reply, or the validation scores, whose names begin with a prefix."""
+        scores: dict[str, float] = {}
+        for metric, names_in_apps in self.settings.metric_names.items():
+            app_names = [prefix + app_name for app_name in names_in_apps]
             # The value of the metric, and the sums from which it follows for several clients
             # together.
-            client_scores[metric] = messages.number(reply_metrics, app_names)
-            client_scores |= flat(metric, messages.error_sums(reply_metrics, app_names))
+            score_name = prefix + metric
+            scores[score_name] = messages.number(reply_metrics, app_names)
+            scores |= flat(score_name, messages.error_sums(reply_metrics, app_names))
         # A loss that the objective cannot have is treated like a missing one.
-        if self.plausible.flaw([client_scores.get("loss", math.nan)], [], "test"):
-            client_scores["loss"] = math.nan
-        return client_scores
+        loss_name = prefix + "loss"
+        if self.plausible.flaw([scores.get(loss_name, math.nan)], [], "test"):
+            scores[loss_name] = math.nan
+        return scores
 
     # -- calibration
     # ----------------------------------------------------------------------------------------------------
@@ -696,3 +717,8 @@ class GridExchanges:
                 numbers[name.removeprefix(prefix)] = value
         most_examples = self.settings.robust.most_examples
         return CalibrationSums.of_numbers(numbers, most_examples), train_rows
+
+
+def _has_validation_scores(scores: Iterable[str]) -> bool:
+    """Whether some of the names of scores are those of validation scores."""
+    return any(name.startswith(VALIDATION) for name in scores)
