@@ -10,7 +10,7 @@ import torch
 
 from coterie.contrib.fleet import Timed
 from coterie.contrib.private import SplitHalfPrivate, SplitHalfSums
-from coterie.contrib.rivals import CFLGP, CLoVE, FedDrift
+from coterie.contrib.rivals import CFLGP, CLoVE, FedDrift, PFedGraph
 from coterie.core import Assignment, as_groups
 from coterie.methods import (
     ACFL,
@@ -120,6 +120,8 @@ EXAMPLES: dict[str, Any] = {
     "clove": CLoVE(models=3, first="losses"),
     "clove-random": CLoVE(models=3, patience=1, weighting="uniform"),
     "clove-estimated": CLoVE(models=4, estimate=True, patience=None, fraction=0.5),
+    "pfedgraph": PFedGraph(),
+    "pfedgraph-half": PFedGraph(alpha=0.2, alike=1.0, pull=0.5, fraction=0.5),
     "feddrift": FedDrift(period=2),
     "feddrift-half": FedDrift(period=3, delta=0.5, measure="accuracy", models=4, fraction=0.5),
     "feddrift-few": FedDrift(period=1, delta=1e-6, models=3, weighting="uniform"),
@@ -183,6 +185,7 @@ IN_FEW_ROUNDS: dict[str, Any] = {
     "cfl-gp": CFLGP(models=2, period=1, sketch=64, fraction=0.6),
     "clove": CLoVE(models=2, fraction=0.6),
     "timed": Timed(mode="buffered", buffer=2),
+    "pfedgraph": PFedGraph(fraction=0.6),
     "feddrift": FedDrift(period=1, delta=1e-3, fraction=0.6),
     "ifca": IFCA(models=2, initial="kmeans++", initial_epochs=1, restarts=2, restart_rounds=1),
     "flsc": FLSC(models=3, first="random", fraction=0.6),

@@ -86,7 +86,12 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_those_of_coterie_itself_are_found_the_same_way() -> None:
-    assert set(entry_points("coterie.methods")) >= {"cfl-gp", "clove", "feddrift"}
+    assert set(entry_points("coterie.methods")) >= {
+        "cfl-gp",
+        "clove",
+        "feddrift",
+        "pfedgraph",
+    }
     assert set(entry_points("coterie.trackers")) >= {"mlflow", "tensorboard", "wandb"}
     for group in ("methods", "commands", "trackers", "hooks"):
         for point in entry_points(f"coterie.{group}").values():

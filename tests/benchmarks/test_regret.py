@@ -148,6 +148,7 @@ def test_settings_are_those_of_methods() -> None:
         "fedbn",
         "scaffold",
         "fedamp",
+        "pfedgraph",
         "timed",
     }
     assert set(METHODS) - elsewhere <= set(regret.SETTINGS["frozen"])

@@ -293,6 +293,8 @@ PLACEHOLDERS["mymethod:Damped"] = PLACEHOLDERS["damped"] = "fedavg"
 PLACEHOLDERS["mymethod.damping=.5"] = "fedavg.fraction=.5"
 PLACEHOLDERS["mypackage.mymodule:MyMethod"] = "fedavg"
 PLACEHOLDERS["tuning/tuned.toml"] = "experiments/digits.toml"
+for _name in ("fedavg", "ditto", "fedper", "damped"):
+    PLACEHOLDERS[f"runs/tuning/tuned-{_name}.toml"] = "experiments/digits.toml"
 PLACEHOLDERS["damped"] = "fedavg"
 PLACEHOLDERS["damped.damping=0.5"] = "fedavg.fraction=0.5"
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import coterie
+import page_runs
 from coterie.cli import main
 from coterie.core import Training
 from coterie.data.scenario import SCENARIOS, Scenario
@@ -21,7 +22,7 @@ from coterie.records.record import Record
 from coterie.records.text_files import to_toml
 from coterie.report.compared import compare
 from coterie.report.setting_differences import unequal
-from coterie.report.summary import agreement, interval, summary
+from coterie.report.summary import agreement, expand, interval, summary
 from coterie.runs.experiment import Experiment, make, normal, own, read
 from coterie.runs.folders import begin, reopen
 from coterie.runs.run import run
@@ -361,6 +362,19 @@ def test_folders_that_are_no_run_directories_are_refused(tmp_path: Path) -> None
         summary(tmp_path)
     with pytest.raises(UserError, match="is not a run directory and contains none"):
         compare([tmp_path])
+
+
+def test_runs_are_found_in_the_folders_of_a_folder(tmp_path: Path) -> None:
+    lines = [page_runs.line(1, [[0, 1]])]
+    for name in ("one", "two"):
+        page_runs.write(tmp_path / "paper" / name / "seed0", lines)
+    found = expand(tmp_path / "paper")
+    assert [path.parent.name for path in found] == ["one", "two"]
+    # A link may not lead out of the folder.
+    page_runs.write(tmp_path / "elsewhere" / "seed0", lines)
+    (tmp_path / "paper" / "three").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match="link"):
+        expand(tmp_path / "paper")
 
 
 # -- results

@@ -43,6 +43,7 @@ ONE_MODEL = Facts("one model", "–", "means", "1", "1", "the model")
 OWN_HEAD = Facts("own head", "–", "means", "1, no head", "1, no head", "initial head")
 PERSONAL = Facts("own models", "–", "means", "1", "1", "shared model")
 HCCT = Facts("groups", "`tradeoff`", "each update", "1", "1", "alone, then by gain")
+MIXTURES = Facts("own models", "–", "each update", "1", "1", "mean of all models")
 BEST_OF_K = Facts("groups", "`models`", "means; choices, losses", "k", "1", "by loss")
 
 FACTS = {
@@ -73,7 +74,7 @@ FACTS = {
     ),
     "ditto": PERSONAL,
     "apfl": PERSONAL,
-    "fedamp": Facts("own models", "–", "each update", "1", "1", "mean of all models"),
+    "fedamp": MIXTURES,
     "fedrep": OWN_HEAD,
     "fedbabu": PERSONAL,
     "knn-per": Facts("own predictions", "–", "means", "1", "1", "at once"),
@@ -97,6 +98,7 @@ FACTS = {
         "groups", "`models`", "sketch of each update", "1 or 2", "1 or 2", "largest group"
     ),
     "clove": Facts("groups", "`models`", "means; losses", "1 or k", "1", "by loss"),
+    "pfedgraph": MIXTURES,
     "feddrift": Facts("groups, drift", "`delta`", "means; losses", "1 to k + 1", "1", "by loss"),
     "split-half-private": Facts("groups", "found", "sums", "k", "k slots", "by loss"),
     "split-half-sums": Facts(
@@ -109,6 +111,7 @@ NOT_AT_ARXIV = {
     "acfl": "[HETiA](https://conference.hetia.org/?p=6893)",
     "flsc": "IoT-J 2022",
     "cfl-gp": "ICML 2024",
+    "pfedgraph": "ICML 2023",
 }
 FIRST_OF_SEVERAL = {"tuned": "1910.10252"}
 """Methods whose header names several papers, of which another than the first one is theirs."""

@@ -19,55 +19,24 @@ Deviations
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import torch
 
 from coterie.clustering import distances, gram
-from coterie.core import (
-    Assignment,
-    Client,
-    Cohort,
-    Federation,
-    Needs,
-    Note,
-    Plan,
-    Replies,
-    Task,
-    Training,
-    joined,
-    rows_without,
-    state,
-    without,
-)
-from coterie.settings import SettingError, check, setting
+from coterie.core import Federation, Needs, state
+from coterie.methods._mixed_models import MixedModels, MixedModelsState
+from coterie.settings import check, setting
 
 
 @state("fedamp")
-class FedAMPState:
-    """State of FedAMP.
-
-    Attributes:
-        clients: all ids.
-        first: ``(d,)``, the first model.
-        trained: the m clients that have answered, in the order of ``models``.
-        models: ``(m, d)``, w_j, their models.
-        parameters: the number of columns that are no buffers.
-        training: the experiment's training settings, with the pull to the cloud model.
-    """
-
-    clients: tuple[Client, ...]
-    first: torch.Tensor
-    trained: tuple[Client, ...]
-    models: torch.Tensor
-    parameters: int
-    training: Training
+class FedAMPState(MixedModelsState):
+    """State of FedAMP, see :class:`MixedModelsState`; its training has the pull to the cloud model."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAMP:
+class FedAMP(MixedModels[FedAMPState]):
     """A model for each client, pulled to a mixture in which similar clients weigh more."""
 
     name: ClassVar[str] = "fedamp"
@@ -104,42 +73,7 @@ class FedAMP:
         return Needs(features=("training",), unchanged_by="rotation", fraction=self.fraction)
 
     def init(self, federation: Federation) -> FedAMPState:
-        # The term multiplies w - u by 1 - lr λ/α in each step of SGD, and must not lengthen it.
-        training = federation.training
-        if training.optimizer == "sgd" and self.pull * training.lr > 2:
-            raise SettingError(
-                f"FedAMP.pull must be at most 2 / lr = {2 / training.lr:g}, got {self.pull:g}: each step would move a client's "
-                "model farther away from its mixture"
-            )
-        first = federation.draw(0)
-        return FedAMPState(
-            clients=federation.clients,
-            first=first,
-            trained=(),
-            models=torch.zeros(0, len(first)),
-            parameters=federation.parameters.stop,
-            training=replace(training, proximal=self.pull),
-        )
-
-    def plan(self, state: FedAMPState, cohort: Cohort) -> Plan:
-        # Each client gets its cloud model, and trains with a pull to it (step 3 of Algorithm 1).
-        sampled_clients = cohort.sample(state.clients, self.fraction)
-        tasks = {}
-        for row, client in enumerate(sampled_clients):
-            tasks[client] = Task(offered=(row,), training=state.training)
-        return Plan(models=self._cloud_models(state, sampled_clients), tasks=tasks, need="rows")
-
-    def step(self, state: FedAMPState, replies: Replies) -> FedAMPState:
-        if not replies.clients:
-            return state
-        # w_i is the cloud model from which the client started, plus its update.
-        trained_models = self._cloud_models(state, replies.clients) + replies.all_updates
-        kept_clients, kept_models = rows_without(state.trained, state.models, replies.clients)
-        return replace(
-            state,
-            trained=(*kept_clients, *replies.clients),
-            models=torch.cat([kept_models, trained_models]),
-        )
+        return FedAMPState(**self.first_values(federation))
 
     def collaboration(self, state: FedAMPState) -> np.ndarray:
         """Return the weights ξ ``(m, m)`` of the clients' models in their mixtures; rows sum to one.
@@ -154,45 +88,6 @@ class FedAMP:
         if alpha is None:
             alpha = self.sigma / max(len(state.clients), 1)
         return distance_weights(distances(products), self.sigma, alpha)
-
-    def _cloud_models(self, state: FedAMPState, clients: tuple[Client, ...]) -> torch.Tensor:
-        """The models u_i ``(len(clients), d)``; of clients that have not answered yet, the mean of all."""
-        if not state.trained:
-            return state.first.repeat(len(clients), 1)
-        weights = torch.from_numpy(self.collaboration(state))
-        mixtures = (weights @ state.models.double()).float()
-        row_of_client = {client: row for row, client in enumerate(state.trained)}
-        mean_model = state.models.mean(0)
-        cloud_models = []
-        for client in clients:
-            row = row_of_client.get(client)
-            cloud_models.append(mean_model if row is None else mixtures[row])
-        return torch.stack(cloud_models) if cloud_models else state.models[:0]
-
-    def assignment(self, state: FedAMPState) -> Assignment:
-        # Clients use their own models; the last row serves those that have not answered yet.
-        fallback = state.models.mean(0) if state.trained else state.first
-        row_of_client = dict.fromkeys(state.clients, len(state.trained))
-        for row, client in enumerate(state.trained):
-            row_of_client[client] = row
-        return Assignment(
-            models=torch.cat([state.models, fallback[None]]),
-            row=row_of_client,
-            groups=(state.clients,) if state.clients else (),
-        )
-
-    def explain(self, state: FedAMPState) -> tuple[Note, ...]:
-        return ()
-
-    def admit(self, state: FedAMPState, clients: tuple[Client, ...]) -> FedAMPState:
-        return replace(state, clients=joined(state.clients, clients))
-
-    def retire(self, state: FedAMPState, clients: tuple[Client, ...]) -> FedAMPState:
-        """Forget the clients and their models."""
-        trained, models = rows_without(state.trained, state.models, clients)
-        return replace(
-            state, clients=without(state.clients, clients), trained=trained, models=models
-        )
 
 
 def distance_weights(client_distances: np.ndarray, sigma: float, alpha: float) -> np.ndarray:

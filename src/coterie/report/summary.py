@@ -451,10 +451,10 @@ def last_tested(lines: Sequence[Line]) -> Line | None:
 
 
 def expand(folders: Folder | Iterable[Folder]) -> list[Path]:
-    """Return the run directories among ``folders`` and directly inside them, each once.
+    """Return the run directories among ``folders`` and inside them, each once.
 
     Args:
-        folders: Run directories, or folders that contain some; a single one need not be in a list.
+        folders: Run directories, or folders that contain some, or folders of such folders; a single one need not be in a list.
 
     Raises:
         UserError: If one of ``folders`` is a file, or contains no run.
@@ -477,19 +477,21 @@ def expand(folders: Folder | Iterable[Folder]) -> list[Path]:
 
 
 def _runs_in(folder: Path) -> list[Path]:
-    """Return a run directory itself, or the run directories in a folder."""
+    """Return a run directory itself, or the run directories in a folder, or in the folders in it."""
     if folder.is_file():
         raise UserError(f"{folder} is a file; give the run directory that contains it")
     if (folder / RUN_FILE).is_file():
         return [folder]
     run_folders = sorted(path.parent for path in folder.glob(f"*/{RUN_FILE}"))
     if not run_folders:
+        run_folders = sorted(path.parent for path in folder.glob(f"*/*/{RUN_FILE}"))
+    if not run_folders:
         raise UserError(
             f"{folder} is not a run directory and contains none: there is no {RUN_FILE}"
         )
     # A link may not lead out of the folder.
     for run_folder in run_folders:
-        within(folder, run_folder.name)
+        within(folder, run_folder.relative_to(folder).as_posix())
     return run_folders
 
 

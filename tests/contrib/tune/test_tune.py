@@ -280,7 +280,8 @@ def test_the_command_writes_an_experiment_and_a_table(
         (row for row in rows if row["method"] == "flhc"), key=lambda row: float(row["score"])
     )
     document = tomllib.loads((folder / "tuned.toml").read_text())
-    assert document["seeds"] == [2, 3, 4]
+    assert document["seeds"] == [2, 3, 4, 5, 6]
+    assert "eval_every" not in document
     assert document["methods"][0] == {
         "name": "flhc", "warmup": 2, "threshold": float(best["flhc.threshold"]),
     }  # fmt: skip
@@ -291,21 +292,35 @@ def test_the_command_writes_an_experiment_and_a_table(
     assert call(str(folder), "--json") == 0
 
 
-def test_methods_that_differ_in_training_have_a_file_each(tmp_path: Path) -> None:
+def test_the_rounds_of_tests_in_a_users_file_stay_in_the_tuned_one(tmp_path: Path) -> None:
+    result = tune(
+        SMALL["scenario"], "flhc", tmp_path / "t",
+        search=["flhc.threshold=0.8,1.6"], workers=1, rounds=4, eval_every=2,
+    )  # fmt: skip
+    (path,) = write_results(result)
+    assert tomllib.loads(path.read_text())["eval_every"] == 2
+    # Trials are scored in the same rounds.
+    assert list(result.trials_of("flhc")[0].curve) == ["2", "4"]
+
+
+def test_methods_have_a_file_each_where_they_may_differ_in_training(tmp_path: Path) -> None:
     result = tune(
         SMALL["scenario"], ["fedavg", "independent"], tmp_path / "t",
         search=["training.lr=0.001,0.1"], workers=1, rounds=2,
     )  # fmt: skip
-    judged = {}
-    for method, best_number in (("fedavg", 0), ("independent", 1)):
-        trials = result.trials_of(method)
-        judged[method] = {
-            trial.number: replace(trial, score=float(trial.number == best_number))
-            for trial in trials
-        }
-    files = write_results(replace(result, judged=judged))
-    assert [path.name for path in files] == ["tuned-fedavg.toml", "tuned-independent.toml"]
-    assert make(read(files[0])).training.lr == 0.001
+    # Whether or not the best values are the same.
+    for best_of_independent in (0, 1):
+        judged = {}
+        for method, best_number in (("fedavg", 0), ("independent", best_of_independent)):
+            trials = result.trials_of(method)
+            judged[method] = {
+                trial.number: replace(trial, score=float(trial.number == best_number))
+                for trial in trials
+            }
+        files = write_results(replace(result, judged=judged))
+        assert [path.name for path in files] == ["tuned-fedavg.toml", "tuned-independent.toml"]
+        assert make(read(files[0])).training.lr == 0.001
+        assert make(read(files[1])).training.lr == (0.1 if best_of_independent else 0.001)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ METHOD_DRAWINGS: dict[str, Callable[[], Drawing]] = {
     "independent": methods_of_one_model.independent,
     "knn-per": methods_of_one_model.knn_per,
     "maxfl": methods_of_one_model.maxfl,
+    "pfedgraph": methods_of_one_model.pfedgraph,
     "race": methods_of_choice.race,
     "scaffold": methods_of_one_model.scaffold,
     "split-half": methods_of_groups.split_half,

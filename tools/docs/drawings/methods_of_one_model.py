@@ -342,6 +342,25 @@ def fedamp() -> Drawing:
     return drawing
 
 
+def pfedgraph() -> Drawing:
+    """A client's model and its three weights: to those alike, and to those with many examples."""
+    drawing = sheet(
+        "pFedGraph",
+        "weights that a graph's best row gives",
+        "Arrows from three clients lead to a fourth one's model. Two of them have models like its own "
+        "and thick arrows, the thicker one that of more examples; from the third, whose model differs, "
+        "no arrow leads there.",
+    )
+    places = ((60, 40, "c0", 44, 6), (60, 130, "c0", 30, 3), (180, 130, "c1", 44, 0))
+    for x, y, colour, side, width in places:
+        model(drawing, x, y, colour, side=side)
+        if width:
+            drawing.arrow((x + 34, y), (254, 62 if y < 80 else 84), width=width, colour=colour)
+    model(drawing, 292, 74, "c0", side=50)
+    drawing.text(292, 126, "its mixture", anchor="middle")
+    return drawing
+
+
 def knn_per() -> Drawing:
     """The nearest examples that the client remembers, mixed with the shared model."""
     drawing = sheet(

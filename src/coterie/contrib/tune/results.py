@@ -29,8 +29,8 @@ TABLE_FILE = "trials.csv"
 def write_results(tuning: Tuning) -> list[Path]:
     """Write the tuned experiment and the table of trials.
 
-    Methods whose tuned settings of training differ cannot be in one experiment; each then has a
-    file of its own.
+    If settings that methods share were searched, such as those of training, each method has a file
+    of its own: the best ones may differ, and cannot be in one experiment.
 
     Args:
         tuning: The tuning, with all trials.
@@ -47,10 +47,10 @@ def write_results(tuning: Tuning) -> list[Path]:
             reasons = [trial.reason for trial in tuning.trials_of(method) if trial.reason]
             reason = reasons[0] if reasons else "all were stopped early"
             raise UserError(f"no trial of {method} was completed: {reason}")
-    try:
-        specs = {TUNED_FILE: tuning.tuned_spec()}
-    except UserError:
+    if len(tuning.methods) > 1 and tuning.searches_shared_settings:
         specs = {f"tuned-{method}.toml": tuning.tuned_spec_of(method) for method in tuning.methods}
+    else:
+        specs = {TUNED_FILE: tuning.tuned_spec()}
     paths = []
     for file_name, spec in specs.items():
         write_whole(tuning.folder / file_name, _experiment_text(tuning, spec).encode())

@@ -74,6 +74,21 @@ class Among:
 
 
 Range = Between | Among
+
+
+def ends_of(values: Range) -> tuple[Any, Any]:
+    """The first and the last of the values of a setting.
+
+    Example:
+        >>> ends_of(Between(1.0, 8.0, whole=True)), ends_of(Among(("l1", "l2", "cosine")))
+        ((1, 8), ('l1', 'cosine'))
+    """
+    if isinstance(values, Among):
+        return values.values[0], values.values[-1]
+    number = int if values.whole else float
+    return number(values.low), number(values.high)
+
+
 Space = Mapping[str, Range]
 """Key, as ``--set`` takes it -> the values to search."""
 

@@ -23,6 +23,7 @@ from coterie.contrib.tune.space import (
     Range,
     Settings,
     Space,
+    ends_of,
     given_range,
     given_values,
     grid,
@@ -114,6 +115,18 @@ class Tuning:
         """Whether greater scores are better."""
         experiment = make(self.spec)
         return world_of(experiment, self.share, experiment.seeds[0]).objective.better == "greater"
+
+    @property
+    def searches_shared_settings(self) -> bool:
+        """Whether a setting is searched that all methods of an experiment have in common, such as the learning rate."""
+        for method, space in self.spaces.items():
+            spec = of_method(self.spec, method)
+            for key, values in space.items():
+                for value in ends_of(values):
+                    changed = with_settings(spec, {key: value})
+                    if {**changed, "methods": []} != {**spec, "methods": []}:
+                        return True
+        return False
 
     def tuned_spec(self) -> Spec:
         """The experiment with the best settings of each method, for other seeds: those after the tuned ones.
