@@ -13,13 +13,15 @@ import torch
 
 import coterie
 from coterie.cli import main
+from coterie.core import Position
 from coterie.data.scenario import SCENARIOS
-from coterie.methods import Auto
+from coterie.methods import Auto, SplitHalf, split_half
 from coterie.methods.fedavg import FedAvg
 from coterie.records import codec
 from coterie.records.codec import DamagedError, decode, encode
 from coterie.records.record import Record
 from coterie.report.page import document
+from coterie.report.summary import agreement
 from coterie.runs.folders import MOST_LISTED
 from coterie.settings import SettingError, UserError
 
@@ -163,6 +165,50 @@ def test_only_some_clients_of_a_drift() -> None:
         for group in drifting.true_groups(1) or ()
     ]
     assert part.true_groups(1) == tuple(sorted(filter(None, kept)))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Clients that wait for a group.
+
+
+def test_waiting_clients_are_placed_by_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The groups do not depend on the batches, and are right."""
+    # A probe of few clients: the others walk down the tree, few of them in a round.
+    monkeypatch.setattr(split_half, "MAX_PROBED_CLIENTS", 40)
+    method = SplitHalf(fraction=0.2)
+    world = fleet()
+    run = begun(tmp_path / "run", method, rounds=4)[0]
+    for _ in run.rounds():
+        pass
+    state = run.record.stored(Position)[1].state  # type: ignore[index]
+    assert len(state.walkers) > CLIENTS / 4, "the test needs clients that wait"
+    together = run.place_waiting(batch=CLIENTS, workers=1)
+    in_batches = run.place_waiting(batch=7, workers=1)
+    assert in_batches == together
+    assert (together.placed, together.without) == (len(state.walkers), ())
+    assert sorted(client for group in together.groups for client in group) == list(range(CLIENTS))
+    assert agreement(together.groups, world.true_groups(1)) > 0.8  # type: ignore[operator]
+    # Clients that had a group keep it.
+    for leaf in state.leaves:
+        assert any(set(leaf.clients) <= set(group) for group in together.groups)
+    together.write(tmp_path / "groups.csv")
+    rows = (tmp_path / "groups.csv").read_text().splitlines()
+    assert len(rows) == CLIENTS + 1
+    assert rows[:2] == ["client,group", "0,0"]
+
+
+def test_runs_without_waiting_clients_are_refused(tmp_path: Path) -> None:
+    run = begun(tmp_path / "run", FedAvg(fraction=0.1), rounds=1)[0]
+    with pytest.raises(UserError, match="has no checkpoint yet"):
+        run.place_waiting()
+    for _ in run.rounds():
+        pass
+    with pytest.raises(UserError, match="fedavg runs no split-half now"):
+        run.place_waiting()
+    with pytest.raises(SettingError, match="batch must be an integer >= 1, got 0"):
+        run.place_waiting(batch=0)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie.boundary import Boundary, known_by
 from coterie.core import Client, Groups, Method, Position, Round, Training
@@ -37,6 +37,9 @@ from coterie.training import set_aside
 from coterie.training.faster_precision import faster_precision
 from coterie.training.precision import MEASURED
 from coterie.training.trial import trial
+
+if TYPE_CHECKING:
+    from coterie.runs.placing_waiting import PlacedClients
 
 
 @public
@@ -254,6 +257,27 @@ class Run:
         with from_stored(self.record.checkpoints.path(checkpoint[0])):
             groups: Groups = self.method.assignment(checkpoint[1].state).groups
         return groups
+
+    def place_waiting(self, *, batch: int = 1000, workers: int | None = None) -> PlacedClients:
+        """Place all clients of a run of split-half or auto that wait for a group, a batch after the other.
+
+        Only a batch of updates and, where data are made on demand, of clients is in memory. The
+        result does not depend on the batches. The run's folder stays as it is.
+
+        Args:
+            batch: Clients that train together, at least 1.
+            workers: Processes that train; None for the experiment's number.
+
+        Returns:
+            The groups of all clients.
+
+        Raises:
+            UserError: The run has no checkpoint, its method does not run split-half, its updates
+                are changed on their way, or its data have changed.
+        """
+        from coterie.runs.placing_waiting import place_waiting
+
+        return place_waiting(self, batch, workers)
 
     def to_pandas(self) -> Any:
         """Return the recorded rounds as a pandas data frame.
