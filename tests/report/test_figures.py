@@ -227,6 +227,12 @@ def test_a_run_without_such_numbers(tmp_path: Path) -> None:
     assert not (tmp_path / "figure.pdf").exists()
 
 
+def test_an_unknown_metric_is_told_with_the_near_one(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", [line(1, [[0, 1]])], method="fedavg")
+    with pytest.raises(UserError, match=r"has no los recorded: .*; did you mean loss\? \(known: "):
+        coterie.plot(run, "score", tmp_path / "figure.pdf", metric="los")
+
+
 def test_a_run_whose_rounds_have_no_groups(tmp_path: Path) -> None:
     empty = write(tmp_path / "empty", [line(1, []), line(2, [])])
     with pytest.raises(UserError, match=r"has no groups recorded: .* its 2 rounds"):

@@ -217,7 +217,7 @@ def test_means_over_test_examples(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "Means of metrics are over test examples" in capsys.readouterr().out
     assert main(["compare", folder, "--markdown"]) == main(["compare", folder, "--csv"]) == 0
     capsys.readouterr()
-    for words in (["--columns", "loss"], ["--by", "examples", "--clients"]):
+    for words in (["--columns", "loss"], ["--by", "examples", "--clients"], ["--csv", "--latex"]):
         assert main(["compare", folder, *words]) == 2
     with pytest.raises(UserError, match="by must be clients or examples"):
         coterie.compare(runs, by="rows")

@@ -508,9 +508,12 @@ def test_a_run_stops_at_its_target(tmp_path: Path) -> None:
 
 
 def test_a_run_without_rounds_has_no_summary(tmp_path: Path) -> None:
-    begin(make({**SMALL, "methods": ["cfl"]}), tmp_path / "run")
-    with pytest.raises(UserError, match="no completed round yet; to continue, run coterie resume"):
-        summary(tmp_path / "run")
+    begin(make({**SMALL, "methods": ["cfl"]}), tmp_path / "my run")
+    # The command can be copied, although the path has a space.
+    with pytest.raises(
+        UserError, match="no completed round yet; to continue, run coterie resume '.*/my run'$"
+    ):
+        summary(tmp_path / "my run")
 
 
 def test_intervals() -> None:

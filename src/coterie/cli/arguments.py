@@ -401,13 +401,15 @@ def _add_reading_arguments(command_parsers: dict[str, Parser]) -> None:
     command_parsers["compare"].add_argument(
         "runs", metavar="RUN", nargs="+", help="run directories, or folders of several"
     )
-    command_parsers["compare"].add_argument(
+    # Of two forms, one would be lost.
+    table_forms = command_parsers["compare"].add_mutually_exclusive_group()
+    table_forms.add_argument(
         "--table",
         choices=("markdown", "latex", "csv"),
         help="print the table of a paper: means ± half the 95%% interval, in bold the best and what is as good",
     )
     for form in ("markdown", "latex", "csv"):
-        command_parsers["compare"].add_argument(
+        table_forms.add_argument(
             f"--{form}",
             dest="table",
             action="store_const",

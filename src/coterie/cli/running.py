@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from coterie.cli import fail
 from coterie.files import reason
 from coterie.printable import printable, say
-from coterie.settings import UserError
+from coterie.settings import UserError, in_shell
 
 if TYPE_CHECKING:
     from coterie.report.live import Live
@@ -304,8 +304,8 @@ def _to_continue(arguments: argparse.Namespace, run: Run, folder: Path) -> str:
     if has_own_code or place_of(type(run.method)) or run.experiment.training.own_code:
         options_to_repeat.append(" --trust-code")
     if arguments.secret_file:
-        options_to_repeat.append(f" --secret-file {arguments.secret_file}")
-    return f"to continue, run coterie resume {folder}{''.join(options_to_repeat)}"
+        options_to_repeat.append(f" --secret-file {in_shell(arguments.secret_file)}")
+    return f"to continue, run coterie resume {in_shell(folder)}{''.join(options_to_repeat)}"
 
 
 def _keep_details(run: Run, details: str) -> str:

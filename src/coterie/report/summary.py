@@ -26,7 +26,7 @@ from coterie.records.text_files import finite
 from coterie.report.limits import Limit, limited
 from coterie.report.words import data_title
 from coterie.robust import Robust
-from coterie.settings import UserError, brief, known_list, nearest, plain
+from coterie.settings import UserError, brief, in_shell, known_list, nearest, plain
 from coterie.settings.calls import public
 
 RUN_SETTINGS: Mapping[str, Any] = {"engine": "inprocess", "precision": "fp32", "eval_every": 1}
@@ -128,7 +128,9 @@ def summarised(
         UserError: If ``lines`` is empty.
     """
     if not lines:
-        raise UserError(f"{run} has no completed round yet; to continue, run coterie resume {run}")
+        raise UserError(
+            f"{run} has no completed round yet; to continue, run coterie resume {in_shell(run)}"
+        )
     last_line = lines[-1]
     world = description["world"]
     method = dict(description["methods"][0])

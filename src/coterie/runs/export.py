@@ -37,7 +37,7 @@ from coterie.runs.model_cards import model_card, scores
 from coterie.runs.reported_facts import reported_facts
 from coterie.runs.run import Run
 from coterie.runs.served_facts import GroupNet, ServedFacts, served_facts
-from coterie.settings import UserError, known_list, nearest
+from coterie.settings import UserError, in_shell, known_list, nearest
 from coterie.settings.calls import public
 
 
@@ -157,7 +157,7 @@ def _save(
     """Export one run into a new folder."""
     run.experiment.check_secret()
     if not run.record.begun:
-        start_hint = f"it was renamed, or it has not started; to start it, run coterie resume {run.folder.parent}"
+        start_hint = f"it was renamed, or it has not started; to start it, run coterie resume {in_shell(run.folder.parent)}"
         raise UserError(f"{run.folder} has no run: {start_hint}")
     # Only the newest checkpoint counts: an older one would be exported without notice.
     chosen_round = _best_round(run) if best_round else None
@@ -165,7 +165,7 @@ def _save(
     # Read after the checkpoint: a process records a round before it stores its checkpoint.
     _, shown_lines = run.record.shown()
     if checkpoint is None or not shown_lines:
-        how_to_continue = f"run coterie resume {run.folder}"
+        how_to_continue = f"run coterie resume {in_shell(run.folder)}"
         if of_federation(run):
             how_to_continue = "start its ServerApp again"
         raise UserError(f"{run.folder} has no completed round yet; to continue, {how_to_continue}")

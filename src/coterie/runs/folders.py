@@ -44,7 +44,7 @@ from coterie.runs.experiment import (
 )
 from coterie.runs.facts import digest, same_world
 from coterie.runs.run import Run, Runs, recorded_part, secret_entry, warn_of
-from coterie.settings import SettingError, UserError, brief, plain
+from coterie.settings import SettingError, UserError, brief, in_shell, plain
 from coterie.settings.calls import public
 from coterie.training.faster_precision import faster_precision
 from coterie.training.precision import MEASURED
@@ -307,7 +307,7 @@ def begin_new(experiment: Experiment, folder: Path) -> Runs:
     if folder.exists() and (not folder.is_dir() or _names_in(folder) - _LEFT_BY_KILLED_PROCESS):
         resume_hint = ""
         if _has_runs(folder):
-            resume_hint = f"; to continue its runs, use coterie resume {folder}"
+            resume_hint = f"; to continue its runs, use coterie resume {in_shell(folder)}"
         raise UserError(f"{folder} exists and is not an empty folder; choose another{resume_hint}")
     # Whatever can fail fails before the first file is written.
     first_seed = experiment.seeds[0]

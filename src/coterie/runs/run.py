@@ -31,7 +31,7 @@ from coterie.records.store import locked
 from coterie.robust import Robust
 from coterie.runs.experiment import ENGINES, Experiment, data_folder, make
 from coterie.runs.facts import digest, same_world, world_facts
-from coterie.settings import PlainWarning, SettingError, UserError, brief, table_of
+from coterie.settings import PlainWarning, SettingError, UserError, brief, in_shell, table_of
 from coterie.settings.calls import public
 from coterie.training import set_aside
 from coterie.training.faster_precision import faster_precision
@@ -462,7 +462,7 @@ class Run:
             checkpoint = record.go_on(Position, self.experiment.checkpoint_every)
         except DamagedError as error:
             raise DamagedError(
-                f"{error}; to repeat the run, use coterie run {self.folder / RUN_FILE} --out DIR"
+                f"{error}; to repeat the run, use coterie run {in_shell(self.folder / RUN_FILE)} --out DIR"
             ) from error
         return checkpoint[1] if checkpoint else None
 

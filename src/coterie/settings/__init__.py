@@ -10,6 +10,7 @@ import math
 import numbers
 import operator
 import re
+import shlex
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -316,6 +317,16 @@ def describe(annotation: Any) -> str:
     }
     words[Any] = "a method: its name, or a table of its name and settings"
     return words.get(annotation, getattr(annotation, "__name__", str(annotation)))
+
+
+def in_shell(path: object) -> str:
+    """Return a path as one writes it in a shell: in quotes if it has spaces.
+
+    Example:
+        >>> in_shell("my runs/auto-seed0")
+        "'my runs/auto-seed0'"
+    """
+    return shlex.quote(str(path))
 
 
 def nearest(name: Any, known_names: Iterable[str]) -> str:

@@ -129,6 +129,8 @@ def test_a_local_folder_in_the_hub_s_layout(
 
 
 def test_mistakes_are_sentences(tmp_path: Path, of_hub: dict[Any, Dataset]) -> None:
+    with pytest.raises(UserError, match="hub: needs the name of a data set"):
+        copy("hub:", tmp_path)
     with pytest.raises(UserError, match=r"knows no data set 'cifar-10'; did you mean cifar10\?"):
         copy("cifar-10", tmp_path)
     of_hub["hub:uoft-cs/cifar10", "label"] = made((1, 28, 28), 10, 0)[0]

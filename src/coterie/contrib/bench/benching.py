@@ -217,6 +217,8 @@ def run_missing(
     needs_data = [world.name for world, _ in missing if world.family == "files"]
     if needs_data and folder is None:
         raise UserError(f"{needs_data[0]} needs data files: give --data DIR or set COTERIE_DATA")
+    # Worlds of files come first: a file that is missing is told before hours of other runs.
+    missing.sort(key=lambda run: run[0].family != "files")
     if not missing:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

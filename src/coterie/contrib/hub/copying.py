@@ -56,6 +56,10 @@ def copy(name: str, to: Path | str, source: str = "") -> list[Path]:
     Raises:
         UserError: The name is unknown, the hub has no such data set or cannot be reached, or a file exists.
     """
+    if name == HUB_PREFIX:
+        raise UserError(
+            f"{HUB_PREFIX} needs the name of a data set on the hub, such as hub:ylecun/mnist"
+        )
     if name not in HUB_COPIES and not name.startswith(HUB_PREFIX):
         known_names = [*HUB_COPIES, "hub:NAME"]
         raise UserError(

@@ -17,7 +17,7 @@ from coterie.methods._split_half_probes import Evidence, evidence_of
 from coterie.models.layout import own_layers
 from coterie.records.shown import Line
 from coterie.runs.run import Run
-from coterie.settings import UserError
+from coterie.settings import UserError, in_shell
 
 FIRST_PROBE_EXCHANGE = 10**9
 """First number of the exchanges made here. No run reaches it, so their random numbers differ from
@@ -59,7 +59,7 @@ def stored_position(run: Run) -> Position:
     checkpoint = run.record.stored(Position, fallback=False)
     if checkpoint is None:
         raise UserError(
-            f"{run.folder} has no completed round yet; to continue, run coterie resume {run.folder}"
+            f"{run.folder} has no completed round yet; to continue, run coterie resume {in_shell(run.folder)}"
         )
     _, position = checkpoint
     return position

@@ -18,6 +18,7 @@ from coterie.cli.arguments import (
     whole,
 )
 from coterie.printable import say
+from coterie.settings import in_shell
 
 if TYPE_CHECKING:
     from coterie.contrib.tune.space import Range
@@ -92,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
         with Steps(watched(arguments.json), "trials", tuning.total, done) as steps:
             tuning = carry_out(tuning, arguments.workers, steps.step)
     except KeyboardInterrupt:
-        return fail(f"interrupted; to continue, run coterie tune {tuning.folder}", 130)
+        return fail(f"interrupted; to continue, run coterie tune {in_shell(tuning.folder)}", 130)
     files = write_results(tuning)
     if arguments.json:
         say(to_json(as_json(tuning, files)))

@@ -20,7 +20,7 @@ from coterie.notebook.tables import count
 from coterie.records.store import write_whole
 from coterie.records.text_files import to_toml
 from coterie.runs.experiment import Spec
-from coterie.settings import UserError
+from coterie.settings import UserError, in_shell
 
 TUNED_FILE = "tuned.toml"
 TABLE_FILE = "trials.csv"
@@ -160,7 +160,7 @@ def screen(tuning: Tuning, files: list[Path]) -> Together:
     parts += [Text(note, style="dim") for note in notes]
     parts.append(Text("\nto test the best settings on seeds that were not used:"))
     for path in files:
-        parts.append(Text(f"  coterie run {path}"))
+        parts.append(Text(f"  coterie run {in_shell(path)}"))
     parts.append(Text(f"all trials: {tuning.folder / TABLE_FILE}"))
     return Together(*parts)
 

@@ -17,7 +17,7 @@ from coterie.records.record import RUN_FILE, Record
 from coterie.records.shown import ClientId, Line, shown_as, truth_at
 from coterie.report.page.charts import load
 from coterie.report.words import MAX_RUNS_NAMED, members
-from coterie.settings import UserError, nearest
+from coterie.settings import UserError, in_shell, nearest
 
 Clients = tuple[ClientId, ...]
 
@@ -249,7 +249,7 @@ def read(run: Path | str, round: int | None = None) -> RunHistory:
     description, lines = record.shown()
     if not lines:
         raise UserError(
-            f"{run} has no completed round yet: there is nothing to explain; coterie resume {run} goes on with it"
+            f"{run} has no completed round yet: there is nothing to explain; coterie resume {in_shell(run)} goes on with it"
         )
     # Rounds are numbered from 1 without gaps.
     last_round = lines[-1]["round"]

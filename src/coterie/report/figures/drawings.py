@@ -29,9 +29,10 @@ from coterie.report.page.charts import (
     measure,
 )
 from coterie.report.page.document import client_tests, last_scores, pooled_scores, round_columns
+from coterie.report.summary import ABOUT
 from coterie.report.words import count, is_p_value
 from coterie.report.words import rounds as in_words
-from coterie.settings import UserError
+from coterie.settings import UserError, known_list, nearest
 
 MAX_SINGLE_ITEMS = 48
 """What is drawn one by one if there are at most this many: names and lines of clients, borders and
@@ -304,7 +305,7 @@ def _scores(run: Gathered, metric: str) -> Figure:
     client_values = _values_by_round(run, metric)
     group_values = _honest_values(run, client_values)
     if not group_values:
-        raise UserError(f"{run.folder} has no {metric} recorded: {_why_no_scores(run, metric)}")
+        raise UserError(f"{run.folder} has no {metric} recorded: {why_no_scores(run, metric)}")
     most_tested_first = sorted(group_values, key=lambda node: (-len(group_values[node]), node))
     nodes = sorted(most_tested_first[:MAX_GROUP_CURVES])
     # The legend has two columns: of groups, clients and changes.
@@ -369,13 +370,20 @@ def _honest_values(
     return group_values
 
 
-def _why_no_scores(run: Gathered, metric: str) -> str:
+def why_no_scores(run: Gathered, metric: str) -> str:
     """Return why a run has no values of a metric to draw."""
     tested_indices: set[int] = set()
     for tests in client_tests(run.lines).values():
         tested_indices.update(index for index, entry in tests.items() if metric in entry)
     if not tested_indices:
-        return f"none of its {len(run.lines)} rounds was tested for it"
+        recorded = {
+            name for line in run.lines for entry in line["clients"].values() for name in entry
+        }
+        metrics = sorted(recorded - set(ABOUT))
+        return (
+            f"none of its {len(run.lines)} rounds was tested for it"
+            f"{nearest(metric, metrics)}{known_list(metrics)}"
+        )
     return (
         f"{len(tested_indices)} of its {len(run.lines)} rounds were tested for it, "
         "and gave no value of an honest client in a group"

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from coterie.records.shown import shown_as, spread
 from coterie.report.compared import same_but_seed
-from coterie.report.figures.drawings import curve, legend_below, over_rounds
+from coterie.report.figures.drawings import curve, legend_below, over_rounds, why_no_scores
 from coterie.report.figures.looks import numbered
 from coterie.report.figures.style import COLUMN, LINE_HEIGHT, panels
 from coterie.report.gathered import Gathered
@@ -102,9 +102,7 @@ def _scores(run: Gathered, metric: str) -> dict[float, float]:
             if not math.isnan(mean):
                 mean_of_round[line["round"]] = mean
     if not mean_of_round:
-        raise UserError(
-            f"{run.folder} has no {metric} recorded: none of its {len(run.lines)} rounds was tested for it"
-        )
+        raise UserError(f"{run.folder} has no {metric} recorded: {why_no_scores(run, metric)}")
     return mean_of_round
 
 
