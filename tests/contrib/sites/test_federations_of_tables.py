@@ -287,6 +287,37 @@ def test_numbers_to_predict_class_weights_and_one_class_at_a_site(tmp_path: Path
 
 
 @pytest.mark.slow
+def test_a_site_with_a_database_takes_part_under_masks(
+    trial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed")
+    pytest.importorskip("cryptography", reason="masks need cryptography")
+    federation = write_federation(trial / "trial", tmp_path / "federation.toml", masks=True)
+    # All sites have files but one, whose rows are in a database.
+    files = tmp_path / "sites"
+    files.mkdir()
+    for name in NAMES:
+        if name != "birch":
+            (files / f"{name}.csv").write_bytes((trial / "sites" / f"{name}.csv").read_bytes())
+    table = pd.read_csv(trial / "sites" / "birch.csv", dtype=str, keep_default_na=False)
+    with sqlite3.connect(tmp_path / "clinic.db") as connection:
+        table.assign(ward="3").to_sql("visits", connection, index=False)
+    query = tmp_path / "visits.sql"
+    query.write_text("SELECT * FROM visits WHERE ward = '3'")
+    monkeypatch.setenv("CLINIC", f"sqlite:///{tmp_path}/clinic.db")
+    grid = Sites(tmp_path / "federation.toml", files)
+    grid.add(9, client="birch", data="env:CLINIC", query=str(query))
+    served(federation, grid, rounds=2, out=str(tmp_path / "run"))
+    check_agreed(tmp_path / "run", trial)
+    assert not plain_answers(grid)
+    assert [line["answered"] for line in Record(tmp_path / "run").lines()] == [4, 4]
+    # The address of the database stays at the site.
+    for path in (tmp_path / "run").rglob("*"):
+        if path.is_file():
+            assert b"clinic.db" not in path.read_bytes()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("boundary", ["rotation='permute'", "masks=true", "clip=1.0"])
 def test_the_files_privacy_is_that_of_the_sites(
     trial: Path, tmp_path: Path, boundary: str, monkeypatch: pytest.MonkeyPatch
