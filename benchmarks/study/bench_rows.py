@@ -5,8 +5,8 @@
 It writes the file of rows that comes with Coterie. ``--add`` takes rows that ``coterie bench SUITE
 --method M --out DIR`` made, in place of those that the file has of the same runs; ``--studies`` takes
 those of the studies first. The worlds of the suites are those of :mod:`study.regret` and
-:mod:`study.silos`, so their runs are rows of the suites. Left out are methods in :data:`CHANGED`,
-whose rule is another one since, and runs with other seeds or settings than a suite has.
+:mod:`study.silos`, so their runs are rows of the suites. Left out are runs with other seeds or
+settings than a suite has.
 """
 
 from __future__ import annotations
@@ -35,9 +35,6 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 
 RECORDED = Path(__file__).resolve().parents[2] / "src/coterie/contrib/bench/rows/coterie.jsonl.gz"
 
-CHANGED = ("auto",)
-"""Methods whose runs in the studies are of an earlier rule."""
-
 
 def studied() -> Iterator[tuple[str, Mapping[str, Any]]]:
     """(name of the world in the suites, run of a study), whether or not a suite has it."""
@@ -63,7 +60,7 @@ def rows(folder: str | None) -> list[Row]:
         settings = run.get("settings", {})
         usual_settings = dict(FROZEN_SETTINGS.get(run["method"], {}))
         is_row = world is not None and run["seed"] in world.seeds and settings == usual_settings
-        if world is None or not is_row or run["method"] in CHANGED:
+        if world is None or not is_row:
             continue
         key = (name, run["seed"])
         if key not in digests:
