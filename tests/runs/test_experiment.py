@@ -511,7 +511,7 @@ def test_a_run_without_rounds_has_no_summary(tmp_path: Path) -> None:
     begin(make({**SMALL, "methods": ["cfl"]}), tmp_path / "my run")
     # The command can be copied, although the path has a space.
     with pytest.raises(
-        UserError, match="no completed round yet; to continue, run coterie resume '.*/my run'$"
+        UserError, match=r"no completed round yet; to continue, run coterie resume '.*/my run'$"
     ):
         summary(tmp_path / "my run")
 

@@ -224,7 +224,7 @@ _OTHERS = """
     fedkd fedlc fedma fedmd fedmeta fedmgda fednh fednova fedntd fedpac fedpara fedpcl fedpd fedphp fedproto fedproxvr
     fedrecon fedrod fedrolex fedrs fedsam fedsim fedsoft fedsplit fedtgp fedtp fedvarp fedweit fesem flame flexcfl flis
     fltrust gpfl heterofl multikrum bulyan ktpfl lg lgfedavg lgfl localsgd mime mimelite mocha moon pacfl perfedavg
-    perfedme pfedclub pfedgraph pfedhn pfedla pfedme pflego qfedavg qffl scaffnew slowmo splitfed stocfl tct wecfl
+    perfedme pfedclub pfedhn pfedla pfedme pflego qfedavg qffl scaffnew slowmo splitfed stocfl tct wecfl
     zeno
 """
 OTHER_ALGORITHMS = frozenset(_OTHERS.split())
