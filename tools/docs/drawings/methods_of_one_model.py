@@ -346,16 +346,17 @@ def pfedgraph() -> Drawing:
     """A client's model and its three weights: to those alike, and to those with many examples."""
     drawing = sheet(
         "pFedGraph",
-        "weights that a graph's best row gives",
+        "mixed with models that are alike",
         "Arrows from three clients lead to a fourth one's model. Two of them have models like its own "
         "and thick arrows, the thicker one that of more examples; from the third, whose model differs, "
         "no arrow leads there.",
     )
-    places = ((60, 40, "c0", 44, 6), (60, 130, "c0", 30, 3), (180, 130, "c1", 44, 0))
-    for x, y, colour, side, width in places:
-        model(drawing, x, y, colour, side=side)
+    # Row, colour, size of the model, and width of the arrow from it to the mixture.
+    places = ((34, "c0", 40, 6), (88, "c0", 28, 3), (140, "c1", 40, 0))
+    for y, colour, side, width in places:
+        model(drawing, 60, y, colour, side=side)
         if width:
-            drawing.arrow((x + 34, y), (254, 62 if y < 80 else 84), width=width, colour=colour)
+            drawing.arrow((94, y), (254, 64 if y < 80 else 80), width=width, colour=colour)
     model(drawing, 292, 74, "c0", side=50)
     drawing.text(292, 126, "its mixture", anchor="middle")
     return drawing
