@@ -64,6 +64,35 @@ def loosely(printed: str) -> list[str]:
     return re.sub(r"-?\d+\.\d+|[│├└─]", " ", printed).split()
 
 
+def test_numbers_in_sentences_are_those_of_the_tables() -> None:
+    """The number of methods, and in how many settings the default is close to the best one."""
+    # Each method has a card, beside the page that lists them.
+    num_methods = len(list((ROOT / "docs/methods").glob("*.md"))) - 1
+    claims = {
+        "README.md": (f"**{num_methods} methods**",),
+        "docs/index.md": (
+            f"{num_methods} methods in one table",
+            f"next to {num_methods - 1} others",
+        ),
+        "docs/methods/index.md": (f"{num_methods} methods, each with a card",),
+    }
+    row = re.search(
+        r"^\| `auto` \| [\d.]+ \| (\d+ of \d+) \| (0\.\d+)", generate.PARTS["regret-gaps"](), re.M
+    )
+    assert row
+    for page in ("README.md", "docs/sites/choosing.md"):
+        claims[page] = (
+            *claims.get(page, ()),
+            f"within one point of the best of 19 methods in {row[1]} settings",
+        )
+    # README says "up to seven points".
+    assert round(100 * float(row[2])) == 7
+    for page, sentences in claims.items():
+        text = " ".join(PAGES[page].split())
+        for sentence in sentences:
+            assert sentence in text, (page, sentence)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "part"), [("README.md", "demo"), ("docs/sites/explain.md", "explained-demo")]
