@@ -277,13 +277,14 @@ def test_a_tensor_of_each_client_is_one_blob() -> None:
     assert len(blobs) == len(rows)
 
 
-def test_a_forged_run_of_clients_is_refused() -> None:
+@pytest.mark.parametrize("lengths", [[2**40], [2**40, -(2**40)]])
+def test_a_forged_run_of_clients_is_refused(lengths: list[int]) -> None:
     blobs: dict[str, bytes] = {}
 
     def store(blob_bytes: bytes) -> str:
         blobs[codec.blob(blob_bytes)] = blob_bytes
         return codec.blob(blob_bytes)
 
-    forged = encode(np.array([[0], [2**40]]), store)
+    forged = encode(np.array([[0] * len(lengths), lengths]), store)
     with pytest.raises(DamagedError, match="more than 100,000,000 integers"):
         decode({"is": "integers", "runs": forged["blob"]}, blobs.__getitem__)

@@ -237,8 +237,8 @@ def _decoded_integers(encoded: Mapping[str, Json], read_blob: Callable[[str], by
         return tuple(safetensors.numpy.load(read_blob(encoded["blob"]))[""].tolist())
     starts, lengths = safetensors.numpy.load(read_blob(encoded["runs"]))[""].tolist()
     # A forged file cannot ask for more memory than the largest federation needs.
-    if sum(lengths) > MOST_INTEGERS:
-        raise ValueError(f"more than {MOST_INTEGERS:,} integers")
+    if min(lengths, default=0) < 0 or sum(lengths) > MOST_INTEGERS:
+        raise ValueError(f"runs of negative length, or of more than {MOST_INTEGERS:,} integers")
     return tuple(
         integer
         for start, length in zip(starts, lengths, strict=True)
