@@ -61,6 +61,33 @@ def write_cifar(path: Path, labels: np.ndarray, columns: int) -> np.ndarray:
     return images
 
 
+def write_cifar_of_python(path: Path, labels: list[int], label_key: str = "labels") -> np.ndarray:
+    """What Python 2 pickled for CIFAR's Python version, written by its operations; returns the pixels ``(N, 3, 32, 32)``."""
+    images = pictures(len(labels), (3, 32, 32), seed=len(labels))
+
+    def text(characters: bytes) -> bytes:
+        return b"U" + bytes([len(characters)]) + characters  # SHORT_BINSTRING
+
+    shape = struct.pack("<cI", b"J", len(labels)) + b"M" + struct.pack("<H", 3072) + b"\x86"
+    dtype = b"cnumpy\ndtype\n" + text(b"u1") + b"K\x00K\x01\x87R"
+    dtype += b"(K\x03" + text(b"|") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+    pixels = images.tobytes()
+    array = (
+        b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85" + text(b"b") + b"\x87R"
+    )
+    array += b"(K\x01" + shape + dtype + b"\x89T" + struct.pack("<I", len(pixels)) + pixels + b"tb"
+    listed = b"](" + b"".join(b"K" + bytes([label]) for label in labels) + b"e"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(
+        b"\x80\x02}q\x01("
+        + (text(b"batch_label") + text(b"training batch 1 of 5"))
+        + (text(label_key.encode()) + listed)
+        + (text(b"data") + array)
+        + b"u."
+    )
+    return images
+
+
 def write_usps(folder: Path, shade: float = 1.0) -> None:
     """9 training and 3 test images of 16 x 16, the training images of one shade."""
     images = {"x_train": np.full((9, 16, 16), shade), "x_test": np.ones((3, 16, 16))}
