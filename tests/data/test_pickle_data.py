@@ -19,7 +19,12 @@ from coterie.settings import UserError
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 
 PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.floats(allow_nan=False),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=5)
+    | st.binary(min_size=1, max_size=5)
+    | st.floats(allow_nan=False),
     lambda inner: (
         st.lists(inner) | st.dictionaries(st.text(max_size=3), inner) | st.tuples(inner, inner)
     ),

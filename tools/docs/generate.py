@@ -206,8 +206,9 @@ def size_and_model(scenario: Scenario) -> str:
 
 FILES: Mapping[str, str] = {
     "ag_news": "`train.csv`, `test.csv` in `ag_news_csv`, `ag_news`",
-    "cifar10": "`data_batch_1.bin` to `_5.bin`, `test_batch.bin` in `cifar-10-batches-bin`, `cifar10`",
-    "cifar100": "`train.bin`, `test.bin` in `cifar-100-binary`, `cifar100`",
+    "cifar10": "`data_batch_1.bin` to `_5.bin`, `test_batch.bin` in `cifar-10-batches-bin`, `cifar10`; or "
+    "torchvision's `cifar-10-batches-py`",
+    "cifar100": "`train.bin`, `test.bin` in `cifar-100-binary`, `cifar100`; or torchvision's `cifar-100-python`",
     "digit_domains": "those of its parts",
     "digit_five": "those of its parts",
     "mnist": "`train-images-idx3-ubyte`, `train-labels-idx1-ubyte`, `t10k-images-idx3-ubyte`,"

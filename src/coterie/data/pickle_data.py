@@ -124,7 +124,11 @@ def _result(pickled: bytes) -> Any:
         elif name == "REDUCE":
             arguments = stack.pop()
             called = stack.pop()
-            stack.append(Call(called.name, arguments))
+            # Python 3 writes bytes for Python 2 as a text and its encoding.
+            if called.name == "_codecs encode" and arguments[1] == "latin1":
+                stack.append(arguments[0].encode("latin-1"))
+            else:
+                stack.append(Call(called.name, arguments))
         elif name == "BUILD":
             state = stack.pop()
             stack[-1].state = state
@@ -172,9 +176,6 @@ def byte_array(value: Any) -> np.ndarray:
     _, shape, dtype, is_fortran, stored = value.state
     if not isinstance(dtype, Call) or dtype.arguments[0] not in ("u1", "|u1"):
         raise ValueError("its images are not bytes")
-    # Python 3 writes bytes for Python 2 as an encoded text.
-    if isinstance(stored, Call) and stored.name == "_codecs encode":
-        stored = stored.arguments[0]
     if isinstance(stored, str):
         stored = stored.encode("latin-1")
     if len(stored) != math.prod(shape):
