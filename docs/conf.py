@@ -88,9 +88,8 @@ nitpick_ignore_regex = [
         r"py:class",
         r"coterie\.(core\.(clients\.(StateClass|Value)|method\.MethodState)|extensions\.ExtensionType|records\.record\.T)|.*\[(int|str)",
     ),
-    # The type of a method's result, which is imported for types only; its page has the whole name.
-    (r"py:class", r"Differences"),
-    (r"py:class", r"ClassicReferences"),
+    # The types of methods' results, which are imported for types only; their pages have the whole names.
+    (r"py:class", r"Differences|ClassicReferences|PlacedClients"),
     # What benchmarks and tuning take and return, besides what one calls.
     (r"py:class", r"coterie\.contrib\.(bench|tune)\.\w+\.\w+"),
     (r"py:class", r"coterie\.runs\.(placing\.Placement|predicting\.Predictions)"),
