@@ -131,6 +131,9 @@ def test_with_masks_and_a_database_at_one_hospital(tmp_path: Path) -> None:
         + database_node
         + "  coterie node app/federation.toml --client $site $DATA",
         "--method auto": "--method fedavg",
+        # A median under masks takes 16 exchanges, which the tests in one process have.
+        "--target finding -o schema.toml": "--target finding -o schema.toml\n"
+        """sed -i 's/"median"/"mean"/' schema.toml""",
         "coterie federation sim -o app": "coterie federation sim -o app --masks\n"
         + f"{sys.executable} - <<'END_OF_PYTHON'{TO_DATABASE}END_OF_PYTHON",
     }
