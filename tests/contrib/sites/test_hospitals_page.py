@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,11 +93,20 @@ def test_the_page_leads_from_eight_tables_to_predictions(tmp_path: Path) -> None
     assert len(predictions) == len((folder / "tables" / "aar.csv").read_text().splitlines())
 
 
+def rounded(value: Any) -> Any:
+    """A table of a record with its numbers to nine digits: sums of sites are rounded in another order."""
+    if isinstance(value, dict):
+        return {key: rounded(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [rounded(entry) for entry in value]
+    return float(f"{value:.9g}") if isinstance(value, float) else value
+
+
 def check_constants(folder: Path) -> None:
     """The constants of the federation are those of the simulation."""
     about = Record(folder / "run").description()["world"]["about"]
     simulated = Record(folder / "sim").description()["world"]["about"]
-    assert about["table_schema"] == simulated["table_schema"]
+    assert rounded(about["table_schema"]) == rounded(simulated["table_schema"])
     assert about["means"] == pytest.approx(simulated["means"], rel=1e-9, abs=1e-12)
 
 
