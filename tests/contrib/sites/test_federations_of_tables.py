@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,6 +173,8 @@ def test_a_resumed_run_keeps_its_constants_and_asks_nobody(trial: Path, tmp_path
 def test_a_site_whose_table_does_not_fit_takes_no_part_and_the_server_learns_no_value(
     trial: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    # A simulation in this process may have set Flower's logger to errors alone.
+    caplog.set_level(logging.INFO, logger="flwr.coterie")
     sites = tmp_path / "sites"
     sites.mkdir()
     for place, name in enumerate(NAMES):
