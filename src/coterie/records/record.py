@@ -457,14 +457,7 @@ def read_nodes(folder: Path) -> dict[str, Any] | None:
     nodes_path = within(folder, NODES_FILE)
     if not nodes_path.exists():
         return None
-    try:
-        nodes_bytes = read_within(folder, NODES_FILE)
-        checksum.check_json(nodes_bytes, nodes_path)
-        nodes_document = json.loads(nodes_bytes)
-    except OSError as error:
-        raise UserError(f"{nodes_path} cannot be read: {reason(error)}") from error
-    except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{nodes_path} is damaged ({error})") from error
+    nodes_document = _checked_json(folder, NODES_FILE)
     try:
         check_nodes(nodes_document)
     except DamagedError as error:
@@ -488,17 +481,28 @@ def read_calibration(folder: Path) -> dict[str, Any] | None:
     path = within(folder, CALIBRATION_FILE)
     if not path.exists():
         return None
+    document = _checked_json(folder, CALIBRATION_FILE)
+    if not isinstance(document, dict):
+        raise DamagedError(f"{path} is damaged")
+    return document
+
+
+def _checked_json(folder: Path, name: str) -> Any:
+    """The content of a JSON file with a checksum, in a run directory.
+
+    Raises:
+        UserError: The file cannot be read, or is a link.
+        DamagedError: The file has been changed or damaged.
+    """
+    path = within(folder, name)
     try:
-        file_bytes = read_within(folder, CALIBRATION_FILE)
+        file_bytes = read_within(folder, name)
         checksum.check_json(file_bytes, path)
-        document = json.loads(file_bytes)
+        return json.loads(file_bytes)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {reason(error)}") from error
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{path} is damaged ({error})") from error
-    if not isinstance(document, dict):
-        raise DamagedError(f"{path} is damaged")
-    return document
 
 
 def versions() -> Mapping[str, str]:
