@@ -5,6 +5,8 @@
                                                    clients, in as much again
     python benchmarks/scale.py --only growth       a thousand to a million clients whose data are
                                                    made on demand, in a quarter of an hour
+    python benchmarks/scale.py --only placement    after such a run of auto, groups for all clients
+                                                   that wait for one: an hour for a million
     python benchmarks/scale.py --scale small --out FILE     tiny sizes: that the code works, no
     measurement
 
@@ -19,7 +21,7 @@ The rows of growth have 50 training and 10 test examples for each client, made f
 client's number whenever they are needed. A thousand clients train in a round, and a thousand are
 tested after the last one. FedAvg keeps the data of as many, so that hardly any are made once for two
 rounds; auto those of four thousand. Their seconds are those of the processors of all processes, so that other
-work on the machine changes them little.
+work on the machine changes them little. The same holds for the rows of placement.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ from coterie.methods import Auto
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.split_half import SplitHalfState
 from coterie.report.summary import agreement
+from coterie.settings import UserError
 
 OUT = Path(__file__).resolve().parent / "results" / "scale.json"
 ROUNDS, EXAMPLES, CLASSES = 12, 50, 4
@@ -91,6 +94,11 @@ GROWTH: dict[str, list[tuple[str, int, int]]] = {
     "small": [("fedavg", 100, 2)],
 }
 """(method, clients, rounds) of the runs whose clients' data are made on demand."""
+PLACEMENT: dict[str, list[tuple[int, int]]] = {
+    "full": [(clients, 8) for clients in (10_000, 100_000, 1_000_000)],
+    "small": [(100, 2)],
+}
+"""(clients, rounds) of the runs of auto after which all waiting clients are placed."""
 COHORT = 1000
 """Clients that train in a round of these runs, and that are tested at their end."""
 MOST_TASKS = 4 * COHORT
@@ -109,17 +117,22 @@ def made_on_demand(client: int, generator: np.random.Generator) -> tuple[np.ndar
     return inputs[train], labels[train], inputs[test], labels[test]
 
 
-def grown(method: str, clients: int, rounds: int) -> dict[str, Any]:
-    """A run of clients made on demand: processor seconds of each round, and how well the groups are found."""
-    fraction = min(1.0, COHORT / clients)
-    world = coterie.from_function(
+def fleet(clients: int, kept: int) -> coterie.World:
+    """Clients made on demand; the data of at most ``kept`` of them are in memory."""
+    return coterie.from_function(
         made_on_demand,
         clients,
         model="linear",
         classes=CLASSES,
-        kept=COHORT if method == "fedavg" else MOST_TASKS,
+        kept=kept,
         truth=[range(group, clients, GROUPS) for group in range(GROUPS)],
     )
+
+
+def grown(method: str, clients: int, rounds: int) -> dict[str, Any]:
+    """A run of clients made on demand: processor seconds of each round, and how well the groups are found."""
+    fraction = min(1.0, COHORT / clients)
+    world = fleet(clients, kept=COHORT if method == "fedavg" else MOST_TASKS)
     chosen = FedAvg(fraction=fraction) if method == "fedavg" else Auto(fraction=fraction)
     row: dict[str, Any] = {"method": method, "clients": clients, "rounds": rounds}
     processor, server, asked = [], [], []
@@ -142,6 +155,41 @@ def grown(method: str, clients: int, rounds: int) -> dict[str, Any]:
         "groups": sorted(map(len, done.groups), reverse=True)[:10],
         "index": agreement(done.assignment.groups, truth),
         "waiting": waiting(chosen, done.position.state),
+    }
+
+
+def placed(clients: int, rounds: int) -> dict[str, Any]:
+    """A recorded run of auto, after which all waiting clients are placed: processor seconds, and the groups."""
+    world = fleet(clients, kept=MOST_TASKS)
+    method = Auto(fraction=min(1.0, COHORT / clients))
+    with tempfile.TemporaryDirectory() as folder:
+        runs = coterie.begin(
+            world,
+            Path(folder) / "run",
+            [method],
+            rounds=rounds,
+            eval_every=rounds,
+            eval_clients=min(COHORT, clients),
+            workers=WORKERS,
+        )
+        before_run = processor_seconds()
+        run = runs.finish()[0]
+        run_seconds = processor_seconds() - before_run
+        truth = world.true_groups(rounds)
+        index_before = agreement(run.groups(), truth)
+        before_placement = processor_seconds()
+        result = run.place_waiting(batch=COHORT, workers=WORKERS)
+        placement_seconds = processor_seconds() - before_placement
+    return {
+        "clients": clients,
+        "rounds": rounds,
+        "run_processor": round(run_seconds, 1),
+        "placement_processor": round(placement_seconds, 1),
+        "placed": result.placed,
+        "without": len(result.without),
+        "groups": sorted(map(len, result.groups), reverse=True)[:10],
+        "index_before": index_before,
+        "index": agreement(result.groups, truth),
     }
 
 
@@ -267,6 +315,21 @@ def measure_growth(scale: str, out: Path) -> None:
         out.write_text(json.dumps(found, indent=1) + "\n")
 
 
+def measure_placement(scale: str, out: Path) -> None:
+    """Measure the rows of placement that are missing, each in a process of its own."""
+    for clients, rounds in PLACEMENT[scale]:
+        found = json.loads(out.read_text()) if out.is_file() else {"rows": []}
+        if clients in {row["clients"] for row in found.get("placement", [])}:
+            continue
+        command = [sys.executable, __file__, "--placed", str(clients), str(rounds)]
+        most, printed = watched(command)
+        row = json.loads(printed.splitlines()[-1])
+        print(json.dumps({**row, "bytes": most}), flush=True)
+        about = {"machine": machine.described("cpu"), "versions": machine.versions()}
+        found.setdefault("placement", []).append({**row, "bytes": most, **about})
+        out.write_text(json.dumps(found, indent=1) + "\n")
+
+
 def measure(scale: str, out: Path) -> None:
     """Measure the rows that are missing."""
     about = {"scale": scale, "machine": machine.described("cpu"), "versions": machine.versions()}
@@ -286,17 +349,30 @@ def measure(scale: str, out: Path) -> None:
             out.write_text(json.dumps({**about, **found}, indent=1) + "\n")
 
 
+MEASURES = {"default": measure, "growth": measure_growth, "placement": measure_placement}
+"""Name of a part -> what measures it."""
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if argv is None else argv)
     if given[:1] == ["--grown"]:
         method, clients, rounds = given[1:]
         print(json.dumps(grown(method, int(clients), int(rounds))))
         return
-    only_growth = given[:2] == ["--only", "growth"]
-    chosen = options(given[2:] if only_growth else given, __doc__, OUT)
-    if not only_growth:
-        measure(chosen.scale, chosen.out)
-    measure_growth(chosen.scale, chosen.out)
+    if given[:1] == ["--placed"]:
+        clients, rounds = given[1:]
+        print(json.dumps(placed(int(clients), int(rounds))))
+        return
+    only = None
+    if given[:1] == ["--only"] and given[1:2]:
+        only = given[1]
+        given = given[2:]
+    if only not in (None, *MEASURES):
+        raise UserError(f"--only is {' or '.join(MEASURES)}, got {only}")
+    chosen = options(given, __doc__, OUT)
+    for name, measure_part in MEASURES.items():
+        if only in (None, name):
+            measure_part(chosen.scale, chosen.out)
 
 
 if __name__ == "__main__":
