@@ -23,6 +23,7 @@ from coterie.records.record import Record
 from coterie.report.page import document
 from coterie.report.summary import agreement
 from coterie.runs.folders import MOST_LISTED
+from coterie.runs.placing_waiting import PlacedClients
 from coterie.settings import SettingError, UserError
 
 CLIENTS, TESTED = 300, 40
@@ -197,6 +198,82 @@ def test_waiting_clients_are_placed_by_batches(
     rows = (tmp_path / "groups.csv").read_text().splitlines()
     assert len(rows) == CLIENTS + 1
     assert rows[:2] == ["client,group", "0,0"]
+
+
+def test_the_command_groups_writes_the_group_of_every_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(split_half, "MAX_PROBED_CLIENTS", 20)
+    folder, table = str(tmp_path / "run"), tmp_path / "groups.csv"
+    settings = [
+        "--set",
+        "clients=100",
+        "--set",
+        "examples=5000",
+        "--set",
+        "split-half.fraction=0.2",
+    ]
+    scenario = ["--scenario", "synthetic/groups", "--method", "split-half", *settings]
+    assert main(["run", *scenario, "--rounds", "5", "--eval-clients", "9", "--out", folder]) == 0
+    (run,) = coterie.reopen(folder)
+    placed = run.place_waiting(workers=1)
+    assert placed.placed > 20, "the test needs clients that wait"
+
+    def rows() -> dict[str, str]:
+        head, *lines = table.read_text().splitlines()
+        assert head == "client,group"
+        return dict(line.split(",") for line in lines)
+
+    # As they are after the run: clients that wait are in the group of their node.
+    capsys.readouterr()
+    assert main(["groups", folder, "-o", str(table)]) == 0
+    assert f"100 clients in {len(run.groups())} groups written" in capsys.readouterr().out
+    assert len(rows()) == 100
+    before = rows()
+    # After all are placed, as in Python.
+    assert main(["groups", folder, "-o", str(table), "--place-waiting", "--batch", "17"]) == 0
+    assert f"{placed.placed} clients placed, 0 did not answer" in capsys.readouterr().out
+    expected = {}
+    for group_number, members in enumerate(placed.groups):
+        expected |= {str(client): str(group_number) for client in members}
+    assert rows() == expected != before
+    assert main(["groups", folder, "-o", str(table), "--place-waiting", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [
+        {
+            "clients": 100,
+            "groups": len(placed.groups),
+            "placed": placed.placed,
+            "without": 0,
+        }
+    ]
+
+
+def test_wrong_calls_of_the_command_groups(
+    tmp_path: Path, auto_run: coterie.Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(auto_run.folder)
+    for options, sentence in (
+        (["-o", "x.csv", "--batch", "9"], "--batch is for --place-waiting"),
+        (["-o", "x.csv", "--place-waiting", "--batch", "0"], "--batch must be at least 1, got 0"),
+        (["-o", str(tmp_path / "none" / "x.csv")], "cannot be written"),
+        # The world was given in Python.
+        (["-o", str(tmp_path / "x.csv"), "--place-waiting"], "world"),
+    ):
+        assert main(["groups", folder, *options]) == 2, options
+        printed = capsys.readouterr().err
+        assert sentence in printed
+        assert "Traceback" not in printed
+
+
+def test_clients_with_names_are_written_by_name(tmp_path: Path) -> None:
+    placed = PlacedClients(((0, 2), (1,)), 0, (), {0: "north", 1: "south"})
+    placed.write(tmp_path / "groups.csv")
+    assert (tmp_path / "groups.csv").read_text().splitlines() == [
+        "client,group",
+        "north,0",
+        "south,1",
+        "2,0",
+    ]
 
 
 def test_runs_without_waiting_clients_are_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ Every command has an equivalent in Python:
 ``compare``: :func:`coterie.compare`; ``report``: :func:`coterie.write_report`; ``explain``:
 :func:`coterie.explain`; ``plot``: :func:`coterie.plot`; ``suggest``: :func:`coterie.suggest`; ``tune``: :func:`coterie.tune`;
 ``bench``: :func:`coterie.bench`;
+``groups``: :meth:`coterie.Run.groups` and :meth:`coterie.Run.place_waiting`;
 ``export``: :func:`coterie.save`; ``check``: :func:`coterie.check`; ``--json``:
 :func:`coterie.summary`; ``methods`` and ``scenarios``: :data:`coterie.METHODS` and
 :data:`coterie.SCENARIOS`.

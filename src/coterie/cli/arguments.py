@@ -184,6 +184,13 @@ for each method: the mean over its seeds, in a band that is the 95 % interval; c
   coterie plot runs/first groups -o groups.pdf
   coterie plot runs/cfl runs/fedavg score -o score.pdf
   coterie plot digits/dirichlet partition -o partition.pdf"""
+GROUPS = """\
+Write a CSV file with the group of every client, from the newest checkpoint: also of clients that are not tested, which the
+records do not list. With --place-waiting, clients that split-half or auto did not yet ask for their group are placed, a
+batch after the other; the run stays as it is.
+
+  coterie groups runs/first -o groups.csv
+  coterie groups runs/million -o groups.csv --place-waiting"""
 EXPORT = """\
 Write every model that serves a client, from the newest checkpoint, as safetensors, and a list of which client uses
 which model. With several runs, each gets its own folder."""
@@ -215,6 +222,7 @@ BUILT_IN = {
     "report": ("write a report of runs as one HTML page", REPORT),
     "explain": ("explain why a client is in its group", EXPLAIN),
     "plot": ("plot one figure of a run, for a paper", PLOT),
+    "groups": ("write the group of every client as CSV", GROUPS),
     "export": ("write the models of a run as safetensors", EXPORT),
     "predict": ("predict the rows of a file with an exported model", PREDICT),
     "place": ("find the group of a new site from an export", PLACE),
@@ -520,6 +528,20 @@ def _add_reading_arguments(command_parsers: dict[str, Parser]) -> None:
 
 def _add_file_arguments(command_parsers: dict[str, Parser]) -> None:
     """Add the arguments of commands about the files of runs."""
+    groups = command_parsers["groups"]
+    groups.add_argument("run", metavar="RUN", help="a run directory")
+    groups.add_argument("-o", "--out", metavar="FILE", required=True, help="a .csv file")
+    groups.add_argument(
+        "--place-waiting", action="store_true", help="place clients that wait for a group"
+    )
+    groups.add_argument(
+        "--batch",
+        metavar="B",
+        type=whole,
+        help="clients that are in memory at a time while they are placed (1000)",
+    )
+    consent_options(groups)
+    common(groups)
     command_parsers["export"].add_argument(
         "run", metavar="RUN", help="a run directory, or a folder of several"
     )
@@ -637,6 +659,7 @@ def parse(
         "eval_every",
         "eval_clients",
         "stop_after",
+        "batch",
     ):
         number = getattr(arguments, option, None)
         if number is not None and number < 1:

@@ -120,6 +120,46 @@ def _classic(results: Comparison, arguments: argparse.Namespace) -> None:
         terminal.console(sys.stdout).print(Text(str(references)))
 
 
+def groups(arguments: argparse.Namespace) -> int:
+    """The command ``groups``."""
+    from coterie.records.text_files import to_json
+    from coterie.runs.folders import reopen
+    from coterie.runs.placing_waiting import without_placement
+
+    if arguments.batch is not None and not arguments.place_waiting:
+        raise UsageError("--batch is for --place-waiting")
+    runs = reopen(arguments.run, **given(arguments))
+    if len(runs) > 1:
+        raise UsageError(f"{arguments.run} has {len(runs)} runs: name one of them")
+    run = runs[0]
+    if arguments.place_waiting:
+        placed_clients = run.place_waiting(batch=arguments.batch or 1000, workers=arguments.workers)
+    else:
+        placed_clients = without_placement(run)
+    try:
+        placed_clients.write(arguments.out)
+    except OSError as error:
+        raise UserError(f"{arguments.out} cannot be written: {error.strerror}") from error
+    num_clients = sum(map(len, placed_clients.groups))
+    if arguments.json:
+        numbers = {
+            "clients": num_clients,
+            "groups": len(placed_clients.groups),
+            "placed": placed_clients.placed,
+            "without": len(placed_clients.without),
+        }
+        say(to_json([numbers]))
+        return 0
+    if arguments.place_waiting:
+        say(
+            f"{placed_clients.placed:,} clients placed, {len(placed_clients.without):,} did not answer"
+        )
+    say(
+        f"{num_clients:,} clients in {len(placed_clients.groups):,} groups written to {arguments.out}"
+    )
+    return 0
+
+
 def export(arguments: argparse.Namespace) -> int:
     """The command ``export``."""
     from coterie.report.live import Steps, watched

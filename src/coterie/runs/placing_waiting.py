@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +41,18 @@ class PlacedClients:
         groups: The groups.
         placed: How many clients waited for a group and have one now.
         without: Clients that did not answer, or whose reply was refused: they still have none.
+        name_of_client: The names of clients that have one.
     """
 
     groups: Groups
     placed: int
     without: tuple[Client, ...]
+    name_of_client: Mapping[Client, str] = field(default_factory=dict)
 
     def write(self, path: Path | str) -> None:
         """Write a CSV file with the group of each client, the number of its place in ``groups``.
+
+        A client is written by its name, or by its number if it has none.
 
         Args:
             path: The file.
@@ -59,7 +63,24 @@ class PlacedClients:
         with Path(path).open("w", newline="", encoding="utf-8") as file:
             rows = csv.writer(file)
             rows.writerow(("client", "group"))
-            rows.writerows(sorted(group_of_client.items()))
+            for client, group_number in sorted(group_of_client.items()):
+                rows.writerow((self.name_of_client.get(client, client), group_number))
+
+
+def without_placement(run: Any) -> PlacedClients:
+    """The groups of all clients of a run as they are: clients that wait are in the group of their node.
+
+    Args:
+        run: The :class:`coterie.Run`.
+
+    Raises:
+        UserError: There is no checkpoint, or it is damaged.
+    """
+    groups = run.groups()
+    recorded_world = run.record.description()["world"]
+    names = recorded_world.get("names", ())
+    name_of_client = dict(zip(recorded_world["clients"], names, strict=False))
+    return PlacedClients(groups, 0, (), name_of_client)
 
 
 def place_waiting(run: Any, batch: int, workers: int | None) -> PlacedClients:
@@ -101,7 +122,7 @@ def place_waiting(run: Any, batch: int, workers: int | None) -> PlacedClients:
     ):
         walkers = _Walkers(split_half, state, replace(position, kept={}), run.seed)
         walkers.walk_all(pool, batch)
-    return walkers.result()
+    return replace(walkers.result(), name_of_client=world.client_names)
 
 
 def _states_of_split_half(state: Any) -> Iterator[SplitHalfState]:
