@@ -39,7 +39,13 @@ class Boundary:
         "orthonormal map of the parameters: permute and permute-tensors move and flip entries, blocks mixes them",
         choices=ROTATIONS,
     )
-    block: int = setting(64, "entries per block of rotation blocks", ge=2, le=4096)
+    block: int = setting(
+        64,
+        "entries per block of rotation blocks",
+        ge=2,
+        le=4096,
+        only_with={"rotation": ("blocks",)},
+    )
     secret: int | None = setting(
         None,
         "number shared by the clients and hidden from the server: the seed of the map and of the first models; "
@@ -56,7 +62,9 @@ class Boundary:
         ge=0,
         lt=1e6,
     )
-    delta: float = setting(1e-5, "the δ at which the spent ε is reported", gt=0, lt=1)
+    delta: float = setting(
+        1e-5, "the δ at which the spent ε is reported", gt=0, lt=1, not_with={"noise": (0.0,)}
+    )
     compress: str = setting(
         "none",
         "compression of updates: topk, sign (with one scale), 8bit",
@@ -67,6 +75,7 @@ class Boundary:
         "fraction of the entries that topk sends; more than one half would cost more than all",
         gt=0,
         le=0.5,
+        only_with={"compress": ("topk",)},
     )
 
     masks: bool = setting(
@@ -84,6 +93,7 @@ class Boundary:
         "least share of the clients of a masked sum that must add noise; without them the sum is not read",
         gt=0.5,
         le=1,
+        not_with={"noise": (0.0,)},
     )
 
     def __post_init__(self) -> None:

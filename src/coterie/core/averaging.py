@@ -59,6 +59,7 @@ class Averaging:
         "fraction of the values that trimmed-mean removes at each end; at least one of three or more",
         ge=0,
         lt=0.5,
+        only_with={"mean": ("trimmed-mean",)},
     )
 
     share: float | Literal["auto"] = setting(

@@ -57,7 +57,10 @@ class Training:
         (), "arguments of the schedule: a table, or name=value each"
     )
     epochs: int = setting(
-        1, "passes over the client's training data per exchange (E); 0: measure only", ge=0
+        1,
+        "passes over the client's training data per exchange (E); 0: measure only",
+        ge=0,
+        only_with={"steps": (None,)},
     )
     steps: int | None = setting(None, "mini-batch steps per exchange, instead of epochs", ge=1)
     batch: int = setting(
@@ -75,7 +78,7 @@ class Training:
         False,
         "whether a client's optimizer keeps its state, such as momenta; otherwise each exchange begins with a new one",
     )
-    momentum: float = setting(0.0, "momentum of SGD", ge=0, lt=1)
+    momentum: float = setting(0.0, "momentum of SGD", ge=0, lt=1, only_with={"optimizer": ("sgd",)})
     weight_decay: float = setting(0.0, "L2 penalty added to the gradient", ge=0)
     clip: float | None = setting(
         None, "maximum L2 norm of a gradient; larger gradients are scaled down", gt=0

@@ -155,9 +155,14 @@ class AdversarySettings(ScenarioPart):
         "none",
         "what hostile clients do, to their labels or to their updates",
         choices=("none", *ATTACKS),
+        not_with={"fraction": (0.0,)},
     )
     attack_scale: float | None = setting(
-        None, "scale of the attack; none: the attack's default", gt=0, lt=1e18
+        None,
+        "scale of the attack; none: the attack's default",
+        gt=0,
+        lt=1e18,
+        not_with={"attack": ("none", "label-flip"), "fraction": (0.0,)},
     )
 
     def __post_init__(self) -> None:

@@ -103,12 +103,17 @@ class AttendanceSettings(ScenarioPart):
     newcomers: int | tuple[str, ...] = setting(
         0, "number of clients that join late, in join_round, or their names", ge=0
     )
-    join_round: int = setting(10, "the round in which newcomers join", ge=1)
+    join_round: int = setting(
+        10, "the round in which newcomers join", ge=1, not_with={"newcomers": (0, ())}
+    )
     leavers: int | tuple[str, ...] = setting(
         0, "number of clients that leave and return, see leave, or their names", ge=0
     )
     leave: tuple[int, ...] = setting(
-        (10, 20), "the first and the last round in which leavers are away", ge=1
+        (10, 20),
+        "the first and the last round in which leavers are away",
+        ge=1,
+        not_with={"leavers": (0, ())},
     )
 
     def draw(

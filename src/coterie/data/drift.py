@@ -61,9 +61,17 @@ class DriftSettings(ScenarioPart):
     main: ClassVar[str] = "kind"
 
     kind: str = setting("none", "schedule of concept drift; none: stationary data", choices=DRIFTS)
-    period: int = setting(20, "rounds of a time step, in which data stay (drift)", ge=1)
+    period: int = setting(
+        20,
+        "rounds of a time step, in which data stay (drift)",
+        ge=1,
+        not_with={"kind": ("none",)},
+    )
     calm: int = setting(
-        1, "time steps before the first change; of still, all of them (drift)", ge=1
+        1,
+        "time steps before the first change; of still, all of them (drift)",
+        ge=1,
+        only_with={"kind": ("still", "sudden", "incremental", "recurring")},
     )
     schedule: tuple[tuple[int, ...], ...] = setting(
         (), "a row per time step: the concept of each client (drift=given)"

@@ -47,18 +47,45 @@ class PartitionSettings(ScenarioPart):
     main: ClassVar[str] = "kind"
 
     kind: str = setting("iid", "how examples are distributed over clients", choices=PARTITIONS)
-    alpha: float = setting(0.5, "concentration of the dirichlet and quantity partitions", gt=0)
-    least: int = setting(10, "minimum examples per client (dirichlet, quantity, writer)", ge=1)
-    shards: int = setting(2, "shards per client (shards)", ge=1, le=1_000_000)
-    total_shards: int = setting(100, "shards in all (half-normal)", ge=1, le=10_000_000)
+    alpha: float = setting(
+        0.5,
+        "concentration of the dirichlet and quantity partitions",
+        gt=0,
+        only_with={"kind": ("dirichlet", "quantity")},
+    )
+    least: int = setting(
+        10,
+        "minimum examples per client (dirichlet, quantity, writer)",
+        ge=1,
+        only_with={"kind": ("dirichlet", "quantity", "writer")},
+    )
+    shards: int = setting(
+        2, "shards per client (shards)", ge=1, le=1_000_000, only_with={"kind": ("shards",)}
+    )
+    total_shards: int = setting(
+        100,
+        "shards in all (half-normal)",
+        ge=1,
+        le=10_000_000,
+        only_with={"kind": ("half-normal",)},
+    )
     classes_per_group: int | None = setting(
-        None, "classes per group; none: divide all of them (classes)", ge=1
+        None,
+        "classes per group; none: divide all of them (classes)",
+        ge=1,
+        only_with={"kind": ("classes",)},
     )
     classes_per_client: int | None = setting(
-        None, "classes per client, from its group's; none: all of them (classes)", ge=1
+        None,
+        "classes per client, from its group's; none: all of them (classes)",
+        ge=1,
+        only_with={"kind": ("classes",)},
     )
     sizes: tuple[int, ...] = setting(
-        (), "lowest and highest size of a client (quantity) or of a class (classes)", ge=1
+        (),
+        "lowest and highest size of a client (quantity) or of a class (classes)",
+        ge=1,
+        only_with={"kind": ("quantity", "classes")},
     )
 
     def __post_init__(self) -> None:

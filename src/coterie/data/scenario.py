@@ -33,7 +33,7 @@ from coterie.data.partition import RENEWABLE, PartitionSettings, Parts
 from coterie.data.parts import ScenarioPart, combined, flat_names
 from coterie.data.presets import PRESETS
 from coterie.data.scaling import ScalingSettings, standardized
-from coterie.data.shift import Shift, ShiftSettings, deal
+from coterie.data.shift import SHIFTS, Shift, ShiftSettings, deal
 from coterie.data.splits import HoldOutSettings, Selections, Views, hold_out
 from coterie.data.world import ClientData, Drift, World, with_attacks
 from coterie.extensions import imported
@@ -102,8 +102,16 @@ class Scenario:
         "number of groups, where the shift or the classes partition makes groups",
         ge=1,
         le=10_000,
+        only_with={"shift": tuple(SHIFTS[1:]), "partition": ("classes",)},
     )
-    shuffle: bool = setting(True, "assign clients to groups in random order; false: in turn")
+    shuffle: bool = setting(
+        True,
+        "assign clients to groups in random order; false: in turn",
+        only_with={
+            "shift": tuple(SHIFTS[1:]),
+            "partition": ("classes", "population", "domain", "topic"),
+        },
+    )
     holdout: HoldOutSettings = field(default=HoldOutSettings())
     model: str = setting("mlp", "name of the model, or package.module:Name")
     training: Training = setting(Training(), "local training")

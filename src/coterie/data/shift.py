@@ -58,12 +58,20 @@ class ShiftSettings(ScenarioPart):
 
     kind: str = setting("none", "what makes groups of clients differ", choices=SHIFTS)
     swaps: tuple[tuple[int, ...], ...] = setting(
-        SWAPS, "pairs of labels that the groups exchange (label-swap)"
+        SWAPS,
+        "pairs of labels that the groups exchange (label-swap)",
+        only_with={"kind": ("label-swap",)},
     )
     angles: tuple[int, ...] = setting(
-        (), "rotation of each group's images in degrees; empty: evenly spaced (rotation)"
+        (),
+        "rotation of each group's images in degrees; empty: evenly spaced (rotation)",
+        only_with={"kind": ("rotation",)},
     )
-    identity: bool = setting(False, "the first group keeps its labels (label-permutation)")
+    identity: bool = setting(
+        False,
+        "the first group keeps its labels (label-permutation)",
+        only_with={"kind": ("label-permutation",)},
+    )
 
     def of_groups(
         self, groups: int, dataset: Dataset, rng: np.random.Generator, has_drift: bool = False

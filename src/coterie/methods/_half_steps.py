@@ -56,7 +56,7 @@ class Probing:
         "rounds between test rounds of a group; up to four times as many if nothing is found",
         ge=1,
     )
-    first_probe: int = setting(2, "the first test round", ge=2)
+    first_probe: int = setting(2, "the first test round", ge=2, begins="the first test round")
     review_every: int = setting(
         8,
         "rounds from a change of groups to a review of all groups; more if reviews change nothing; 0: never",

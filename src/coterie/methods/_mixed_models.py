@@ -7,8 +7,9 @@ the models.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -60,8 +61,10 @@ class MixedModels(ABC, Generic[State]):
     Attributes:
         pull: Weight of the term that pulls a client's model to its mixture.
         fraction: Fraction of the clients sampled in each round.
+        replaces_training: Setting of local training -> the method's setting in its place.
     """
 
+    replaces_training: ClassVar[Mapping[str, str]] = {"proximal": "pull"}
     pull: float
     fraction: float
 

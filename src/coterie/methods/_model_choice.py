@@ -431,13 +431,19 @@ class Choosing(ABC):
         choices=("distinct", "same", "kmeans++"),
     )
     initial_epochs: int = setting(
-        5, "local epochs of a client that trains a first model (kmeans++)", ge=1
+        5,
+        "local epochs of a client that trains a first model (kmeans++)",
+        ge=1,
+        only_with={"initial": ("kmeans++",)},
     )
     restarts: int = setting(
         1, "number of starts; the one with the least training loss is kept", ge=1, le=MOST_MODELS
     )
     restart_rounds: int = setting(
-        3, "rounds of training of each start before they are compared", ge=1
+        3,
+        "rounds of training of each start before they are compared",
+        ge=1,
+        not_with={"restarts": (1,)},
     )
 
     def __post_init__(self) -> None:

@@ -133,26 +133,42 @@ class ACFL:
         }
     }
 
-    pretrain_epochs: int = setting(2, "epochs of training before the clustering (E)", ge=1)
-    threshold: float | None = setting(
-        0.9, "merge while the cosine similarity is above this (t)", ge=-1, le=1
+    pretrain_epochs: int = setting(
+        2, "epochs of training before the clustering (E)", ge=1, only_with={"cluster": (True,)}
     )
-    groups: int | None = setting(None, "number of groups, instead of threshold", ge=1)
+    threshold: float | None = setting(
+        0.9,
+        "merge while the cosine similarity is above this (t)",
+        ge=-1,
+        le=1,
+        only_with={"cluster": (True,)},
+    )
+    groups: int | None = setting(
+        None, "number of groups, instead of threshold", ge=1, only_with={"cluster": (True,)}
+    )
     linkage: str = setting(
         "average",
         "linkage of the clustering; not in the paper",
         choices=("single", "complete", "average"),
+        only_with={"cluster": (True,)},
     )
     similarity: str = setting(
         "weights",
         "what is compared: weights (the paper) or updates (not in the paper)",
         choices=("weights", "updates"),
+        only_with={"cluster": (True,)},
     )
     layers: tuple[str, ...] = setting(
-        (), "names of the layers compared; empty: the fully-connected ones"
+        (),
+        "names of the layers compared; empty: the fully-connected ones",
+        only_with={"cluster": (True,)},
     )
     mixing: float = setting(
-        0.25, "weight of a client's own model in its personal model (λ)", ge=0, le=1
+        0.25,
+        "weight of a client's own model in its personal model (λ)",
+        ge=0,
+        le=1,
+        only_with={"mixing_per_client": ((),)},
     )
     mixing_per_client: tuple[float, ...] = setting(
         (), "λ of each client, in the order of their ids; empty: mixing for all", ge=0, le=1
@@ -171,6 +187,7 @@ class ACFL:
         "minimum fraction of the clients that must answer before clustering; not in the paper",
         gt=0,
         le=1,
+        only_with={"cluster": (True,)},
     )
 
     def __post_init__(self) -> None:

@@ -59,6 +59,7 @@ class Auto:
         "weight of the term that pulls a personal model to that of its group (λ of Ditto)",
         ge=0,
         lt=1e9,
+        not_with={"tuning": (0,)},
     )
     neighbours: int = setting(
         10,

@@ -130,25 +130,36 @@ class CFL:
     }
 
     eps1: float = setting(
-        0.5, "a group is stationary if its mean update's norm is below this (ε1)", ge=0
+        0.5,
+        "a group is stationary if its mean update's norm is below this (ε1)",
+        ge=0,
+        only_with={"split_rounds": (None,)},
     )
     eps2: float = setting(
-        0.4, "a group may split if its largest update norm is at least this (ε2)", ge=0
+        0.4,
+        "a group may split if its largest update norm is at least this (ε2)",
+        ge=0,
+        only_with={"split_rounds": (None,)},
     )
     scale: str = setting(
         "relative",
         "absolute: as in the paper; relative (not in the paper): eps1, eps2 are fractions of norms",
         choices=("relative", "absolute"),
         advanced=True,
+        only_with={"split_rounds": (None,)},
     )
     gamma_max: float | None = setting(
         0.68,
         "maximum relative noise of gradients (γ_max); none: measured from halves of the data; not in the paper",
         ge=0,
         lt=1,
+        only_with={"split_rounds": (None,)},
     )
     persistence: int = setting(
-        3, "consecutive rounds in which all criteria must hold; paper: 1", ge=1
+        3,
+        "consecutive rounds in which all criteria must hold; paper: 1",
+        ge=1,
+        only_with={"split_rounds": (None,)},
     )
     split_rounds: tuple[int, ...] | None = setting(
         None,
@@ -156,7 +167,15 @@ class CFL:
         ge=1,
         advanced=True,
     )
-    warmup: int = setting(0, "rounds before the first split", ge=0, advanced=True)
+    warmup: int = setting(
+        0,
+        "rounds before the first split",
+        ge=0,
+        advanced=True,
+        only_with={"split_rounds": (None,)},
+        begins="the first possible split",
+        rounds_later=1,
+    )
     min_cluster_size: int = setting(
         1, "minimum number of clients on each side of a split", ge=1, advanced=True
     )
@@ -191,6 +210,7 @@ class CFL:
         "size of the sketch kept of each update on the tree's edges; none: the full update; not in the paper",
         multiple=4,
         advanced=True,
+        only_with={"sketch": (None,)},
     )
     sketch: int | None = setting(
         None,

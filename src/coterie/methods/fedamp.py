@@ -52,10 +52,17 @@ class FedAMP(MixedModels[FedAMPState]):
         gt=0,
     )
     alpha: float | None = setting(
-        None, "step towards the others with distance (α); none: σ divided by the clients", gt=0
+        None,
+        "step towards the others with distance (α); none: σ divided by the clients",
+        gt=0,
+        only_with={"rule": ("distance",)},
     )
     self_weight: float = setting(
-        0.5, "weight of a client's own model with cosine (ξ_ii)", ge=0, le=1
+        0.5,
+        "weight of a client's own model with cosine (ξ_ii)",
+        ge=0,
+        le=1,
+        only_with={"rule": ("cosine",)},
     )
     pull: float = setting(
         0.1, "weight of the term that pulls a client's model to its mixture (λ/α)", ge=0, lt=1e9

@@ -75,6 +75,7 @@ class FedBABU(OneModel[FedBABUState]):
         "full",
         "layers that fine-tuning changes: all, the head, or the body",
         choices=("full", "head", "body"),
+        not_with={"tune_epochs": (0,)},
     )
     fraction: float = setting(
         1.0, "fraction of the clients sampled in each round (f), at least one", gt=0, le=1

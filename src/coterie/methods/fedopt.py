@@ -98,8 +98,19 @@ class FedOpt:
         None, "server learning rate (η); none: 1 with momentum, else 0.03", gt=0
     )
     beta1: float = setting(0.9, "decay of the mean of updates (β1)", ge=0, lt=1)
-    beta2: float = setting(0.99, "decay of the mean of squares (β2) of adam and yogi", ge=0, lt=1)
-    tau: float = setting(1e-3, "degree of adaptivity (τ) of all but momentum", gt=0)
+    beta2: float = setting(
+        0.99,
+        "decay of the mean of squares (β2) of adam and yogi",
+        ge=0,
+        lt=1,
+        only_with={"optimizer": ("adam", "yogi")},
+    )
+    tau: float = setting(
+        1e-3,
+        "degree of adaptivity (τ) of all but momentum",
+        gt=0,
+        not_with={"optimizer": ("momentum",)},
+    )
 
     def __post_init__(self) -> None:
         check(self)

@@ -12,6 +12,7 @@ Deviations
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -52,6 +53,7 @@ class FedProx(OneModel[FedProxState]):
     """One model for all, from which clients that differ must not move far."""
 
     name: ClassVar[str] = "fedprox"
+    replaces_training: ClassVar[Mapping[str, str]] = {"proximal": "mu"}
 
     mu: float = setting(
         0.01,

@@ -120,7 +120,13 @@ class FLHC:
         },
     }
 
-    warmup: int = setting(10, "rounds of FedAvg before the clustering exchange (n)", ge=0)
+    warmup: int = setting(
+        10,
+        "rounds of FedAvg before the clustering exchange (n)",
+        ge=0,
+        begins="the clustering",
+        rounds_later=1,
+    )
     fraction: float = setting(
         0.2, "fraction of each group's clients sampled in a round (C), at least one", gt=0, le=1
     )
@@ -142,6 +148,7 @@ class FLHC:
         4096,
         "size of the sketch kept of each update to place late clients; none, or metric l1: full updates; not in the paper",
         multiple=4,
+        only_with={"sketch": (None,)},
     )
     sketch: int | None = setting(
         None,

@@ -50,6 +50,7 @@ Deviations
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -183,6 +184,7 @@ class HCCT:
         "λ relative to the mean training-set size (not in the paper), or absolute, or relative to each client's own size",
         choices=("mean-size", "absolute", "per-client"),
         advanced=True,
+        not_with={"tradeoff": (math.inf,)},
     )
     groups: int | None = setting(
         None, "number of groups, instead of merging while there is a gain", ge=1
@@ -202,17 +204,20 @@ class HCCT:
         ge=0,
         le=1,
         advanced=True,
+        not_with={"one_shot": (True,), "tradeoff": (math.inf,)},
     )
     cosines: str = setting(
         "updates",
         "what cosines compare: updates, as in the paper; or their signals (not in the paper), from halves of clients' data",
         choices=("updates", "signals"),
+        not_with={"tradeoff": (math.inf,)},
     )
     partition_every: int | None = setting(
         None,
         "epochs from one partition to the next; none: 1, as in the paper, or 4 with signals, to save cost",
         ge=1,
         advanced=True,
+        not_with={"one_shot": (True,), "tradeoff": (math.inf,)},
     )
     fraction: float = setting(
         1.0,
@@ -225,6 +230,7 @@ class HCCT:
         "compare sketches of this size; full updates are not kept; not in the paper",
         multiple=4,
         advanced=True,
+        not_with={"tradeoff": (math.inf,)},
     )
 
     def __post_init__(self) -> None:

@@ -57,7 +57,10 @@ class IFCA(Choosing):
         "models", "average trained models, or full-batch gradients", choices=("models", "gradients")
     )
     step_size: float = setting(
-        0.1, "step along the averaged gradients (γ); used with averaging gradients", gt=0
+        0.1,
+        "step along the averaged gradients (γ); used with averaging gradients",
+        gt=0,
+        only_with={"averaging": ("gradients",)},
     )
     weighting: Weighting = setting(
         "uniform",

@@ -65,9 +65,15 @@ class KNNPer(OneModel[KNNPerState]):
 
     name: ClassVar[str] = "knn-per"
 
-    neighbours: int = setting(10, "number of nearest training examples that count (k)", ge=1)
+    neighbours: int = setting(
+        10, "number of nearest training examples that count (k)", ge=1, not_with={"weight": (0.0,)}
+    )
     scale: float = setting(
-        1.0, "unit of distances: a neighbour at distance d has weight exp(-d / scale)", gt=0, lt=1e9
+        1.0,
+        "unit of distances: a neighbour at distance d has weight exp(-d / scale)",
+        gt=0,
+        lt=1e9,
+        not_with={"weight": (0.0,)},
     )
     weight: float | None = setting(
         None,
@@ -80,6 +86,7 @@ class KNNPer(OneModel[KNNPerState]):
         "share of the training examples that clients without a validation part hold out to choose λ",
         gt=0,
         le=0.5,
+        only_with={"weight": (None,)},
     )
     fraction: float = setting(
         1.0, "fraction of the clients sampled in each round, at least one", gt=0, le=1

@@ -121,8 +121,15 @@ class MAXFL:
     pretrain_epochs: int = setting(
         10, "epochs each client trains alone before the first round; not in the paper", ge=1
     )
-    server_lr: float = setting(1.0, "cho: step of the server (η_g)", gt=0)
-    epsilon: float = setting(1e-8, "cho: added to the sum of weights (ε); not in the paper", gt=0)
+    server_lr: float = setting(
+        1.0, "cho: step of the server (η_g)", gt=0, only_with={"rule": ("cho",)}
+    )
+    epsilon: float = setting(
+        1e-8,
+        "cho: added to the sum of weights (ε); not in the paper",
+        gt=0,
+        only_with={"rule": ("cho",)},
+    )
     fraction: float = setting(
         1.0, "fraction of the clients sampled in each round, at least one", gt=0, le=1
     )

@@ -208,6 +208,7 @@ class SplitHalf(Probing):
         False,
         "with alert, clients report losses with their training: no exchange more, and one round later",
         advanced=True,
+        only_with={"alert": (True,)},
     )
 
     def __post_init__(self) -> None:

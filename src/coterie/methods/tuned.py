@@ -206,7 +206,10 @@ class Tuned:
         choices=("trained", "own", "either"),
     )
     pull: float = setting(
-        0.0, "weight of the term that pulls a personal model to the method's (λ of Ditto)", ge=0
+        0.0,
+        "weight of the term that pulls a personal model to the method's (λ of Ditto)",
+        ge=0,
+        not_with={"epochs": (0,)},
     )
     neighbours: int = setting(
         0,

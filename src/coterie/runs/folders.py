@@ -17,6 +17,7 @@ from typing import Any
 from coterie.boundary import Boundary
 from coterie.core import Method, Training
 from coterie.core.needs import all_methods
+from coterie.data.objective import METRICS
 from coterie.data.on_demand import OnDemand
 from coterie.data.scenario import OwnWorld
 from coterie.data.world import World
@@ -43,7 +44,7 @@ from coterie.runs.experiment import (
     read,
 )
 from coterie.runs.facts import digest, same_world
-from coterie.runs.run import Run, Runs, recorded_part, secret_entry, warn_of
+from coterie.runs.run import Run, Runs, recorded_part, secret_entry, unused_of, warn, warn_of
 from coterie.settings import SettingError, UserError, brief, in_shell, plain
 from coterie.settings.calls import public
 from coterie.training.faster_precision import faster_precision
@@ -301,7 +302,8 @@ def begin_new(experiment: Experiment, folder: Path) -> Runs:
     Raises:
         UserError: The folder is not empty, or a setting is wrong.
     """
-    experiment = replace(experiment, data=data_folder(experiment.data))
+    given_data = experiment.data
+    experiment = replace(experiment, data=data_folder(given_data))
     experiment.check_secret()
     # An empty folder can be used, and so can what a killed process left behind.
     if folder.exists() and (not folder.is_dir() or _names_in(folder) - _LEFT_BY_KILLED_PROCESS):
@@ -315,7 +317,9 @@ def begin_new(experiment: Experiment, folder: Path) -> Runs:
     _check_listed(world, experiment)
     trial(world, first_seed)
     warn_of(world, depth=5)
+    warn(unused_of(experiment, experiment.methods, given_data), depth=5)
     experiment.check_calendar()
+    _check_target(experiment.target, world)
     if experiment.precision == MEASURED:
         # The record has what was chosen: a run that continues must not measure again.
         measured = faster_precision(world, first_seed, experiment.device)
@@ -331,6 +335,19 @@ def begin_new(experiment: Experiment, folder: Path) -> Runs:
     else:
         _write_experiment(experiment, folder)
     return new_runs
+
+
+def _check_target(target: float | None, world: World) -> None:
+    """Check that a main metric of Coterie's own can reach the target: none that grows is above 1."""
+    name = world.objective.main
+    known_metric = METRICS.get(name)
+    if target is None or target <= 1 or known_metric is None:
+        return
+    if world.objective.named[name] is known_metric and known_metric.better == "greater":
+        in_percent = f"; write {target / 100:g}" if target <= 100 else ""
+        raise SettingError(
+            f"Experiment.target {target:g} can never be reached: {name} is at most 1{in_percent}"
+        )
 
 
 MOST_LISTED = 10_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -31,6 +31,7 @@ from coterie.records.store import locked
 from coterie.robust import Robust
 from coterie.runs.experiment import ENGINES, Experiment, data_folder, make
 from coterie.runs.facts import digest, same_world, world_facts
+from coterie.runs.unused_settings import unused_settings
 from coterie.settings import PlainWarning, SettingError, UserError, brief, in_shell, table_of
 from coterie.settings.calls import public
 from coterie.training import set_aside
@@ -121,6 +122,16 @@ def run(
     if start is None:
         trial(world, seed)
         warn_of(world, depth=4)
+        unused = unused_settings(
+            _setup_of(scenario),
+            [chosen_method],
+            rounds,
+            training=None if training is None else world.training,
+            boundary=None if boundary is None else table_of("boundary", boundary, Boundary()),
+            robust=None if robust is None else table_of("robust", robust, Robust()),
+            data=None if data is None else str(data),
+        )
+        warn(unused, depth=4)
     if precision == MEASURED:
         precision = faster_precision(world, seed, device).precision
     # The engine is a generator: no round is made before the caller asks for one.
@@ -413,6 +424,10 @@ class Run:
         # The number of all clients, where some are listed.
         if len(facts["clients"]) < len(world.clients):
             facts["all_clients"] = len(world.clients)
+        # Settings without effect stand beside what the data warn of.
+        unused = unused_of(self.experiment, [self.method])
+        if unused:
+            facts["cautions"] = [*facts.get("cautions", ()), *unused]
         return facts
 
     def _try(self, world: World) -> None:
@@ -602,7 +617,7 @@ def changed_versions(run: Run) -> list[str]:
 
 
 class Caution(PlainWarning):
-    """A warning about data: a run is possible, but its result may not be what its clients could have."""
+    """A warning about data or settings: a run is possible, but its result may not be what was meant."""
 
 
 def warn_of(world: World, depth: int) -> None:
@@ -612,5 +627,35 @@ def warn_of(world: World, depth: int) -> None:
         world: The world.
         depth: The number of calls from here to the user's line, which the warning shows.
     """
-    for caution in cautions(world):
-        warnings.warn(caution, Caution, stacklevel=depth)
+    warn(cautions(world), depth + 1)
+
+
+def warn(sentences: Iterable[str], depth: int) -> None:
+    """Warn by one :class:`Caution` for each sentence.
+
+    Args:
+        sentences: The sentences.
+        depth: The number of calls from here to the user's line, which the warning shows.
+    """
+    for sentence in sentences:
+        warnings.warn(sentence, Caution, stacklevel=depth)
+
+
+def unused_of(experiment: Experiment, methods: Sequence[Any], data: str | None = None) -> list[str]:
+    """Return a sentence for each setting of an experiment that was set and has no effect.
+
+    Args:
+        experiment: The experiment.
+        methods: Those of its methods whose settings count.
+        data: The folder of data files that the user gave; None if there is none, or the
+            environment's.
+    """
+    return unused_settings(
+        experiment.setup,
+        methods,
+        experiment.rounds,
+        training=experiment.training,
+        boundary=experiment.boundary,
+        robust=experiment.robust,
+        data=data,
+    )

@@ -52,6 +52,10 @@ def setting(
     bits: int = 64,
     advanced: bool = False,
     method: bool = False,
+    only_with: Mapping[str, Sequence[Any]] | None = None,
+    not_with: Mapping[str, Sequence[Any]] | None = None,
+    begins: str = "",
+    rounds_later: int = 0,
 ) -> Any:
     """Make a dataclass field with a sentence ``doc`` and limits.
 
@@ -67,6 +71,11 @@ def setting(
         bits: The greatest number of bits of an integer; TOML's have 64.
         method: The value is a method, or its name; the class that has the setting checks it.
         advanced: Few users need to change the setting: lists show it after the others, and mark it.
+        only_with: Name of another setting -> its values with which this one has an effect; one of
+            several such settings is enough. :mod:`coterie.settings.without_effect` says it.
+        not_with: Name of another setting -> its values with which this one has no effect.
+        begins: The setting is a number of rounds, and this begins afterwards.
+        rounds_later: The number of rounds from the setting's to the one in which it begins.
 
     Returns:
         The field.
@@ -82,10 +91,23 @@ def setting(
             set_limits[limit_name] = bound
     if choices is not None:
         set_limits["choices"] = tuple(choices)
-    metadata = {"doc": doc, "limits": set_limits, "bits": bits, "advanced": advanced}
+    metadata: dict[str, Any] = {
+        "doc": doc,
+        "limits": set_limits,
+        "bits": bits,
+        "advanced": advanced,
+    }
     # A field without limits is not checked here.
     if method:
         del metadata["limits"]
+    # On what the effect of the setting depends.
+    if only_with is not None:
+        metadata["only_with"] = only_with
+    if not_with is not None:
+        metadata["not_with"] = not_with
+    # A number of rounds after which something begins.
+    if begins:
+        metadata |= {"begins": begins, "rounds_later": rounds_later}
     if isinstance(default, (dict, list)):
         raise TypeError("a setting's default is immutable")
     return dataclasses.field(default=default, metadata=metadata)

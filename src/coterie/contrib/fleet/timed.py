@@ -146,19 +146,41 @@ class Timed:
         choices=("rounds", "buffered"),
     )
     deadline: float | None = setting(
-        None, "seconds after which the server ends a round; none: it waits", gt=0
+        None,
+        "seconds after which the server ends a round; none: it waits",
+        gt=0,
+        only_with={"mode": ("rounds",)},
     )
     over_selection: float = setting(
-        1.0, "a round ends when one of so many asked clients has replied", ge=1
+        1.0,
+        "a round ends when one of so many asked clients has replied",
+        ge=1,
+        only_with={"mode": ("rounds",)},
     )
-    buffer: int = setting(10, "replies for a step of the server (K) in buffered mode", ge=1)
+    buffer: int = setting(
+        10,
+        "replies for a step of the server (K) in buffered mode",
+        ge=1,
+        only_with={"mode": ("buffered",)},
+    )
     concurrency: int | None = setting(
-        None, "most clients that train at a time in buffered mode; none: all", ge=1
+        None,
+        "most clients that train at a time in buffered mode; none: all",
+        ge=1,
+        only_with={"mode": ("buffered",)},
     )
     staleness: float = setting(
-        0.5, "exponent of the weight of old updates: (1 + age in steps)^-staleness", ge=0
+        0.5,
+        "exponent of the weight of old updates: (1 + age in steps)^-staleness",
+        ge=0,
+        only_with={"mode": ("buffered",)},
     )
-    server_lr: float = setting(1.0, "factor on mean updates in buffered mode (η_g)", gt=0)
+    server_lr: float = setting(
+        1.0,
+        "factor on mean updates in buffered mode (η_g)",
+        gt=0,
+        only_with={"mode": ("buffered",)},
+    )
     devices: tuple[str, ...] = setting(
         ("fast=0.25", "middle=0.5", "slow=0.25"),
         "shares of the classes of devices: fast, middle, slow, server",

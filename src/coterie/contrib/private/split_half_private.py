@@ -169,7 +169,10 @@ class SplitHalfPrivate:
         0.01, "significance level: a cell is cut if the p-value is below", gt=0, lt=1
     )
     first_probe: int = setting(
-        5, "the first test round; if it finds no groups, the next comes twice as late", ge=1
+        5,
+        "the first test round; if it finds no groups, the next comes twice as late",
+        ge=1,
+        begins="the first test round",
     )
     levels: int = setting(3, "most cuts after each other: 3 find up to 8 groups", ge=1, le=8)
     sketch: int = setting(

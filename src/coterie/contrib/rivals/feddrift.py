@@ -175,7 +175,13 @@ class FedDrift:
 
     name: ClassVar[str] = "feddrift"
 
-    period: int = setting(20, "rounds of a time step, after which data may change", ge=1)
+    period: int = setting(
+        20,
+        "rounds of a time step, after which data may change",
+        ge=1,
+        begins="the first time step in which data may change",
+        rounds_later=1,
+    )
     delta: float = setting(
         0.1, "rise of the loss that is a drift, and distance below which models merge (δ)", gt=0
     )
