@@ -94,6 +94,18 @@ def test_settings_of_the_other_tables() -> None:
     )
 
 
+def test_limits_on_single_clients_where_the_server_sees_sums() -> None:
+    reason = "the server sees sums over clients, and no single client"
+    hostile = Robust(hostile=2)
+    assert said(method="split-half-sums", robust=hostile) == (
+        f"the setting robust.hostile = 2 has no effect with split-half-sums: {reason}"
+    )
+    assert reason in said(boundary=Boundary(masks=True), robust=hostile)
+    assert unused_settings(IID, [METHODS["fedavg"]()], 40, robust=hostile) == []
+    assert "bound = 2 has no effect with masks = false" in said(boundary=Boundary(bound=2.0))
+    assert unused_settings(IID, [], 40, boundary=Boundary(masks=True, bound=2.0)) == []
+
+
 def test_what_comes_after_the_last_round_is_said() -> None:
     assert said(method="flhc", rounds=10) == (
         "the setting flhc.warmup = 10 is too late for 10 rounds: the clustering would be in round 11"
