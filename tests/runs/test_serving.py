@@ -370,6 +370,38 @@ def test_labels_place_a_site_where_inputs_cannot(
     assert "like the clients of no group" in capsys.readouterr().out
 
 
+def test_a_site_is_like_others_at_which_the_model_is_no_better_than_a_constant(
+    tmp_path: Path,
+) -> None:
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    rng = np.random.default_rng(0)
+
+    # No column tells who is late, and sites differ in how many are.
+    def site(name: str, rows: int, share: float) -> Any:
+        frame = pd.DataFrame(rng.normal(size=(rows, 8)), columns=list("stuvwxyz"))
+        return frame.assign(site=name, late=np.where(rng.random(rows) < share, "yes", "no"))
+
+    shares = rng.uniform(0.05, 0.6, 10)
+    sites = [site(name, 300, share) for name, share in zip("ABCDEFGHIJ", shares, strict=True)]
+    world = coterie.from_frame(pd.concat(sites), client="site", target="late")
+    (run,) = coterie.begin(world, tmp_path / "run", ["fedavg"], rounds=5).finish()
+    export = coterie.save(run, tmp_path / "models")
+    facts = json.loads((export / "models.json").read_text())["placement"]
+    assert facts["constant_is_better"][0] > 0.5
+    # So it is no sign that a site is like none of them.
+    probabilities = []
+    worse_at = 0
+    for share in rng.uniform(0.05, 0.6, 10):
+        site("new", 40, share).to_csv(tmp_path / "new.csv", index=False)
+        placement = coterie.place(export, tmp_path / "new.csv", labels="late")
+        probabilities.append(placement.groups[0]["probability"])
+        worse = placement.constant_loss < placement.groups[0]["loss"]
+        assert ("than a constant prediction" in placement.verdict()) == worse
+        worse_at += worse
+    assert min(probabilities) > 0.6
+    assert worse_at >= 3
+
+
 def test_an_export_of_an_earlier_version_is_loaded(export: Path, tmp_path: Path) -> None:
     for file in export.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())

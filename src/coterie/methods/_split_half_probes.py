@@ -409,7 +409,8 @@ def _decide_second_probe(
     num_undecided = len(second_evidence.clients) - sum(map(len, parts))
     reason = ""
     if num_undecided:
-        reason = f"{num_undecided} clients, on which the probes disagree, walk down the tree{_without_in_words(hiding)}"
+        disagreed = f"{num_undecided} of {len(second_evidence.clients)}"
+        reason = f"clients on which the probes disagree ({disagreed}) walk down the tree{_without_in_words(hiding)}"
     return ProbeDecision(
         SplitGroup(parts),
         second_evidence,

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy
 from torch import nn
 
 from coterie.data.batches import rows
@@ -22,7 +21,13 @@ from coterie.runs.export import MODELS_FILE, PLACEMENT_FILE
 from coterie.runs.group_profiles import GroupProfiles
 from coterie.runs.loading import load, read_document, read_model
 from coterie.runs.predicting import outputs_of
-from coterie.runs.served_facts import MIN_PLACING_ROWS, constant_losses, profiles_of, standard_error
+from coterie.runs.served_facts import (
+    MIN_PLACING_ROWS,
+    constant_losses,
+    probability_of_gain,
+    profiles_of,
+    standard_error,
+)
 from coterie.runs.site_moments import RowDescription, moments_of, with_spread
 from coterie.runs.site_rows import SiteRows, read_rows
 from coterie.settings import UserError
@@ -129,11 +134,19 @@ class Placement:
                 f"or use no model of this export.\n{trust}"
             )
         if highest_probability >= SURE:
-            return f"By {by} ({of_rows}), the site is of group {self.best}.\n{trust}"
-        if not self._tells_groups_apart and len(self.groups) > 1:
+            return f"By {by} ({of_rows}), the site is of group {self.best}.{self._use()}\n{trust}"
+        if self.source == "inputs" and not self._tells_groups_apart and len(self.groups) > 1:
             return f"By {by} ({of_rows}), groups cannot be told apart here: use labelled rows.\n{trust}"
         advice = "more labelled rows" if self.source == "labels" else "some labelled rows"
-        return f"By {by} ({of_rows}), group {self.best} is the likeliest, but not sure: use {advice}.\n{trust}"
+        return f"By {by} ({of_rows}), group {self.best} is the likeliest, but not sure: use {advice}.{self._use()}\n{trust}"
+
+    def _use(self) -> str:
+        """A sentence if the likeliest group's model is no better for the site than a constant; else empty."""
+        likeliest = max(self.groups, key=lambda entry: entry["probability"])
+        if self.constant_loss is None or likeliest["loss"] < self.constant_loss:
+            return ""
+        losses = f"loss {likeliest['loss']:.3f} against {self.constant_loss:.3f}"
+        return f" Its model is no better on these rows than a constant prediction ({losses})."
 
 
 @public
@@ -186,11 +199,15 @@ def place(
         if source == "labels":
             temperatures = [float(temperature) for temperature in facts["temperatures"]]
             class_shares = list(map(float, facts.get("class_shares", ())))
+            # An export of an earlier version does not say this of its clients.
+            unknown = [0.0] * len(nets)
+            constant_is_better = list(map(float, facts.get("constant_is_better", unknown)))
             return _by_labels(
                 document["outputs"],
                 nets,
                 temperatures,
                 class_shares,
+                constant_is_better,
                 profiles,
                 site_rows,
                 str(file),
@@ -208,6 +225,7 @@ def _by_labels(
     nets: Sequence[nn.Module],
     temperatures: Sequence[float],
     class_shares: Sequence[float],
+    constant_is_better: Sequence[float],
     profiles: GroupProfiles,
     site_rows: SiteRows,
     file: str,
@@ -226,18 +244,18 @@ def _by_labels(
         columns.append(losses.double().numpy())
     losses_of_rows = np.stack(columns, 1)
     probabilities = profiles.probabilities(moments_of(losses_of_rows))
-    # A group whose model is worse than a constant prediction is none for the site.
+    # A group whose model is worse than a constant prediction is none for the site, as far as this is
+    # unusual among the group's own clients.
     constant_loss = None
     if kind == CLASS_LOGITS and class_shares:
         constants = constant_losses(site_rows.targets.numpy(), class_shares)
         constant_loss = float(constants.mean())
         for group in range(len(nets)):
-            differences = constants - losses_of_rows[:, group]
             spread = float(profiles.within[group, group]) ** 0.5
-            error = max(standard_error(differences, spread), 1e-12)
-            is_better = float(scipy.special.ndtr(differences.mean() / error))
-            probabilities[-1] += probabilities[group] * (1 - is_better)
-            probabilities[group] *= is_better
+            is_better = probability_of_gain(losses_of_rows[:, group], constants, spread)
+            kept_share = is_better + (1 - is_better) * constant_is_better[group]
+            probabilities[-1] += probabilities[group] * (1 - kept_share)
+            probabilities[group] *= kept_share
     entries = []
     for group in range(len(nets)):
         spread = float(profiles.within[group, group]) ** 0.5

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import scipy
 import torch
 from torch import Tensor, nn
 
@@ -24,7 +25,7 @@ from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.runs.calibration import best_temperature, calibrated
 from coterie.runs.facts import same_world
-from coterie.runs.group_profiles import GroupProfiles, SiteMoments, group_profiles
+from coterie.runs.group_profiles import GroupProfiles, group_profiles
 from coterie.runs.run import Run
 from coterie.runs.site_moments import (
     described_tensors,
@@ -235,19 +236,26 @@ def _placement(
     facts: dict[str, Any] = {"temperatures": list(temperatures)}
     tensors: dict[str, Tensor] = {}
     # By labels: the losses of each group's model on rows that were not trained on.
-    loss_moments: list[list[SiteMoments]] = []
+    held_out: list[list[LossesOfClient]] = []
     for clients in clients_of_groups:
         of_group = []
         for client in clients if kind else ():
             data = data_of_client[client]
-            numbers = loss_numbers(kind, group_nets, temperatures, [data.validation, data.test])
-            if numbers is not None and len(numbers) >= MIN_PLACING_ROWS:
-                of_group.append(moments_of(numbers))
-        loss_moments.append(of_group)
-    if all(loss_moments):
-        _add(facts, tensors, "labels", group_profiles(loss_moments))
+            losses = _held_out_losses(kind, group_nets, temperatures, [data.validation, data.test])
+            if losses is not None and len(losses.losses) >= MIN_PLACING_ROWS:
+                of_group.append(losses)
+        held_out.append(of_group)
+    if all(held_out):
+        profiles = group_profiles(
+            [[moments_of(client.losses) for client in of_group] for of_group in held_out]
+        )
+        _add(facts, tensors, "labels", profiles)
         if kind == CLASS_LOGITS:
-            facts["class_shares"] = _class_shares(group_nets[0], clients_of_groups, data_of_client)
+            class_shares = _class_shares(group_nets[0], clients_of_groups, data_of_client)
+            facts["class_shares"] = class_shares
+            facts["constant_is_better"] = _shares_with_better_constant(
+                held_out, class_shares, profiles
+            )
     # Without labels: inputs, embeddings and outputs.
     try:
         inputs_of_groups = []
@@ -264,12 +272,12 @@ def _placement(
         description = fitted_description(group_nets, first_parts)
         input_moments = []
         for of_clients in inputs_of_groups:
-            of_group = []
+            moments_of_group = []
             for parts in of_clients:
                 numbers = np.concatenate([description.numbers(group_nets, part) for part in parts])
                 if len(numbers) >= MIN_PLACING_ROWS:
-                    of_group.append(with_spread(numbers))
-            input_moments.append(of_group)
+                    moments_of_group.append(with_spread(numbers))
+            input_moments.append(moments_of_group)
     # Data of the user's own form: they are placed by labels alone, or not at all.
     except (UserError, RuntimeError, TypeError, AttributeError, IndexError):
         input_moments = []
@@ -280,19 +288,62 @@ def _placement(
     return (facts, tensors) if tensors else (None, {})
 
 
-def loss_numbers(
+@dataclass(frozen=True)
+class LossesOfClient:
+    """Losses of the groups' models on a client's rows that were not trained on.
+
+    Attributes:
+        losses: Of each of n rows under each of G models, ``(n, G)``.
+        targets: The class, label or number of each row, ``(n, ...)``.
+    """
+
+    losses: np.ndarray
+    targets: np.ndarray
+
+
+def _held_out_losses(
     kind: str, nets: Sequence[nn.Module], temperatures: Sequence[float], splits: Sequence[Split]
-) -> np.ndarray | None:
-    """Return the loss of each row under each net, ``(n, G)``; None if rows have another form, or a loss is not finite."""
+) -> LossesOfClient | None:
+    """The losses under each net; None if there is no row, rows have another form, or a loss is not finite."""
     columns = []
+    targets = None
     for net, temperature in zip(nets, temperatures, strict=True):
-        pair = outputs_and_targets(net, splits)
-        pair = suitable(kind, pair)
+        pair = suitable(kind, outputs_and_targets(net, splits))
         if pair is None:
             return None
         columns.append(row_losses(kind, *pair, temperature).double().numpy())
-    numbers = np.stack(columns, 1)
-    return numbers if np.isfinite(numbers).all() else None
+        targets = pair[1].numpy()
+    losses = np.stack(columns, 1)
+    if targets is None or not np.isfinite(losses).all():
+        return None
+    return LossesOfClient(losses, targets)
+
+
+def _shares_with_better_constant(
+    held_out: Sequence[Sequence[LossesOfClient]],
+    class_shares: Sequence[float],
+    profiles: GroupProfiles,
+) -> list[float]:
+    """For each group, how many of its own clients would do better with a constant than with its model.
+
+    Args:
+        held_out: The held-out losses of each group's clients.
+        class_shares: Shares of the classes at all training clients.
+        profiles: The profiles of the groups by these losses.
+
+    Returns:
+        The share of the clients of each group ``(G,)``, where a client counts by its probability.
+    """
+    shares = []
+    for group, clients in enumerate(held_out):
+        spread = float(profiles.within[group, group]) ** 0.5
+        probabilities = []
+        for client in clients:
+            constants = constant_losses(client.targets, class_shares)
+            better = probability_of_gain(client.losses[:, group], constants, spread)
+            probabilities.append(1 - better)
+        shares.append(float(np.mean(probabilities)))
+    return shares
 
 
 def _class_shares(
@@ -384,6 +435,19 @@ def constant_losses(classes: np.ndarray, class_shares: Sequence[float]) -> np.nd
     # The row itself does not count.
     losses: np.ndarray = -np.log((counts[classes] - 1) / len(classes))
     return losses
+
+
+def probability_of_gain(losses: np.ndarray, constants: np.ndarray, spread_of_row: float) -> float:
+    """Return how likely a model is better than a constant prediction, by the losses of rows of one client.
+
+    Args:
+        losses: Of the model, for each row ``(n,)``.
+        constants: Of the constant prediction, for each row ``(n,)``.
+        spread_of_row: Standard deviation between rows, where the rows are too few to tell.
+    """
+    gains = constants - losses
+    error = max(standard_error(gains, spread_of_row), 1e-12)
+    return float(scipy.special.ndtr(gains.mean() / error))
 
 
 def standard_error(values: np.ndarray, spread_of_row: float) -> float:

@@ -29,7 +29,7 @@ def screen(proposal: Proposal) -> Group:
     parts: list[RenderableType] = []
     doubts = proposal.doubts
     if doubts:
-        parts.append(Text(f"Look at these {count(len(doubts), 'column')} first:", style="bold"))
+        parts.append(Text(f"Look first at {count(len(doubts), 'column')}:", style="bold"))
     for name, sentences in doubts.items():
         for sentence in sentences:
             parts.append(Text(f"  {printable(name)} {printable(sentence)}"))
