@@ -149,10 +149,39 @@ def test_inverted_labels_at_three_of_eight_sites_are_said_first(tmp_path: Path) 
     assert below.endswith("C 0.130 (0.500), F 0.170 (0.500), H 0.375 (0.500).")
     assert undecided.endswith(": H (8 rows).")
     assert (
-        "Strongest evidence for groups: p < 1e-16 (split-half, round 2): 8 clients differ"
+        "Strongest evidence for groups (p < 1e-16, split-half, round 2): 8 clients differ"
         in evidence
     )
     assert found["use"].startswith("Use fedavg, but not for clients C, F, H (3 clients), ")
+
+
+def test_evidence_has_the_p_value_that_its_note_compares(tmp_path: Path) -> None:
+    # Two probes are compared together; the number is that of the second alone.
+    criterion = {
+        "name": "p of two probes",
+        "value": 8.42e-13,
+        "sign": "<",
+        "bound": 1e-4,
+        "setting": "level",
+        "met": "4 clients differ",
+        "unmet": "",
+        "key": "p_value",
+        "held": True,
+    }
+    hidden = note(
+        "keep",
+        range(4),
+        text="4 clients differ: p of two probes 8.42e-13 < level 0.0001",
+        numbers={"p": 6.4e-17},
+        criteria=[criterion],
+    )
+    values = dict.fromkeys(range(4), 0.9)
+    found = said(run(tmp_path / "a", "fedavg", values), run(tmp_path / "b", "auto", values, hidden))
+    (evidence,) = (line for line in found["warnings"] if "evidence" in line)
+    assert evidence == (
+        "fedavg has one model for all. Strongest evidence for groups (auto, round 2): "
+        "4 clients differ: p of two probes 8.42e-13 < level 0.0001."
+    )
 
 
 def test_a_client_that_its_own_commonest_class_serves_better_is_below_it(tmp_path: Path) -> None:

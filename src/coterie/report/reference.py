@@ -89,10 +89,14 @@ def strongest_evidence(lines: Sequence[Line]) -> GroupEvidence | None:
     return strongest
 
 
-def _p_values(note: Mapping[str, Any]) -> Iterable[float]:
-    """Yield the p-values of a note: that in its numbers, and those that its criteria compared."""
-    if note["numbers"].get("p") is not None:
-        yield note["numbers"]["p"]
-    for criterion in note["criteria"]:
-        if criterion["key"] == P_VALUE and criterion["value"] is not None:
-            yield criterion["value"]
+def _p_values(note: Mapping[str, Any]) -> list[float]:
+    """The p-values of a note: those that its criteria compared, as its text has them; else that in its numbers."""
+    compared = [
+        criterion["value"]
+        for criterion in note["criteria"]
+        if criterion["key"] == P_VALUE and criterion["value"] is not None
+    ]
+    if compared:
+        return compared
+    p_value = note["numbers"].get("p")
+    return [] if p_value is None else [p_value]

@@ -252,16 +252,15 @@ def evidence_line(contest: Contest, best: MethodTrials, below: Sequence[ClientBe
     max_p_value = MAX_P_OF_EVIDENCE_IF_BELOW if below else MAX_P_OF_EVIDENCE
     if strongest is None or strongest.p >= max_p_value:
         return ""
+    # The text has the p-value where the method compared it with a level.
+    p_value = readable_number("p", strongest.p)
+    if p_value not in strongest.text:
+        p_value = p_value if p_value.startswith("<") else f"= {p_value}"
+        label = f"p {p_value}, {label}"
     return (
-        f"{best.label} has one model for all. Strongest evidence for groups: "
-        f"p {_equals(strongest.p)} ({label}, round {strongest.round}): {strongest.text}"
+        f"{best.label} has one model for all. Strongest evidence for groups "
+        f"({label}, round {strongest.round}): {strongest.text}"
     )
-
-
-def _equals(p_value: float) -> str:
-    """Return a p-value after its sign: "= 0.001", or "< 1e-16"."""
-    in_words = readable_number("p", p_value)
-    return in_words if in_words.startswith("<") else f"= {in_words}"
 
 
 def falling_line(contest: Contest) -> str:
