@@ -20,6 +20,7 @@ from coterie.contrib.sites.table_schema import NO_WEIGHTS, TableSchema, check_ha
 from coterie.contrib.sites.worlds import (
     FACT,
     WEIGHTS_FACT,
+    ColumnRoles,
     RawClients,
     asked_client,
     raw_clients,
@@ -68,21 +69,14 @@ class Site:
         self, federation: TableFederation, name: str, number: Client, table: Table, context: str
     ) -> None:
         self.federation = federation
-        options = federation.table
         used_columns = [*feature_schema(federation).columns, *federation.common.targets]
         check_has_columns(table, used_columns, context)
+        roles = column_roles(federation)
+        if roles.task == "auto":
+            roles = replace(roles, task=_task_to_read(federation))
+        named_table = {**table, roles.client: _named_rows(table, federation, name, context)}
         self._raw: RawClients = raw_clients(
-            {**table, federation.client_column: _named_rows(table, federation, name, context)},
-            federation.schema,
-            federation.client_column,
-            federation.common.targets,
-            options.columns or None,
-            options.task if options.task != "auto" else _task_to_read(federation),
-            context,
-            options.subject or federation.schema.subject or None,
-            options.order or federation.schema.order or None,
-            options.gap,
-            federation.facts,
+            named_table, federation.schema, roles, context, federation.facts
         )
         own_data = self._raw.own_data
         if own_data.about["task"] != federation.common.task:
@@ -222,15 +216,21 @@ def agreed_facts(federation: TableFederation, agreed: agreement.Agreed) -> dict[
     return facts
 
 
-def feature_schema(federation: TableFederation) -> TableSchema:
-    """Return the columns that become features, as at every site."""
+def column_roles(federation: TableFederation) -> ColumnRoles:
+    """Return what the columns are for, as at every site."""
     options = federation.table
     schema = federation.schema
-    roles = [federation.client_column, *federation.common.targets]
-    subject = options.subject or schema.subject
-    return schema_of_features(
-        schema,
-        [*roles, *([subject] if subject else [])],
-        options.columns or None,
-        options.order or schema.order or None,
+    return ColumnRoles(
+        client=federation.client_column,
+        targets=federation.common.targets,
+        features=options.columns or None,
+        task=options.task,
+        subject=options.subject or schema.subject or None,
+        order=options.order or schema.order or None,
+        gap=options.gap,
     )
+
+
+def feature_schema(federation: TableFederation) -> TableSchema:
+    """Return the columns that become features, as at every site."""
+    return schema_of_features(federation.schema, column_roles(federation))

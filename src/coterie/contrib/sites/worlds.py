@@ -50,6 +50,39 @@ SITE = "site"
 """Column that names the client of each row, where each client has a file and nobody names the column."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ColumnRoles:
+    """What the columns of a table are for, and how its rows are divided; as for :func:`coterie.from_frame`.
+
+    Attributes:
+        client: The column that names the client of each row.
+        targets: The columns to predict.
+        features: The columns to predict from; None for all others.
+        task: The task, or ``auto``.
+        subject: The column of persons or things with several rows, which stay together; None for none.
+        order: The column of the times, or the times of the rows ``(n,)``; None for none.
+        gap: The least time between training and test rows.
+    """
+
+    client: str
+    targets: Sequence[str]
+    features: Sequence[str] | None
+    task: str
+    subject: str | None = None
+    order: Any = None
+    gap: Any = None
+
+    @property
+    def order_column(self) -> str | None:
+        """The column of the times; None if they are none of the table's."""
+        return self.order if isinstance(self.order, str) else None
+
+    @property
+    def named(self) -> list[str]:
+        """The columns of the client, the targets and the subject."""
+        return [self.client, *self.targets, *([self.subject] if self.subject else [])]
+
+
 def clients_of_path(path: Path, options: TableSettings) -> OwnData:
     """Make the clients of a file, or of a folder with a file per client.
 
@@ -77,18 +110,16 @@ def clients_of_path(path: Path, options: TableSettings) -> OwnData:
             raise SettingError(
                 f"Scenario.{setting_name} must name a column of {path}, which has {listed(list(table))}"
             )
-    return _clients(
-        table,
-        schema,
-        client,
-        targets,
-        options.columns or None,
-        options.task,
-        str(path),
-        options.subject or schema.subject or None,
-        options.order or schema.order or None,
-        options.gap,
+    roles = ColumnRoles(
+        client=client,
+        targets=targets,
+        features=options.columns or None,
+        task=options.task,
+        subject=options.subject or schema.subject or None,
+        order=options.order or schema.order or None,
+        gap=options.gap,
     )
+    return _clients(table, schema, roles, str(path))
 
 
 def _schema_path(schema: str, data_path: Path) -> Path:
@@ -120,19 +151,16 @@ def clients_of_frame(
     targets = [target] if not isinstance(target, list | tuple) else list(target)
     # Times may also be an array, which is no column.
     is_column = order is None or isinstance(order, str) or not hasattr(order, "__len__")
-    return _clients(
-        of_frame(frame, context),
-        schema,
-        str(client),
-        [str(name) for name in targets],
-        None if features is None else [str(name) for name in features],
-        task,
-        context,
-        None if subject is None else str(subject),
-        str(order) if is_column and order is not None else order,
-        gap,
-        earlier_facts,
+    roles = ColumnRoles(
+        client=str(client),
+        targets=[str(name) for name in targets],
+        features=None if features is None else [str(name) for name in features],
+        task=task,
+        subject=None if subject is None else str(subject),
+        order=str(order) if is_column and order is not None else order,
+        gap=gap,
     )
+    return _clients(of_frame(frame, context), schema, roles, context, earlier_facts)
 
 
 def features_of_rows(rows: Any, schema: TableSchema | Mapping[str, Any]) -> np.ndarray:
@@ -223,34 +251,20 @@ class RawClients:
 def _clients(
     table: Table,
     schema: TableSchema,
-    client: str,
-    targets: Sequence[str],
-    features: Sequence[str] | None,
-    task: str,
+    roles: ColumnRoles,
     context: str,
-    subject: str | None,
-    order: Any,
-    gap: Any,
     earlier_facts: Mapping[str, Any] | None = None,
 ) -> OwnData:
     """The clients of a table, whose features are made once the splits are known."""
-    raw = raw_clients(
-        table, schema, client, targets, features, task, context, subject, order, gap, earlier_facts
-    )
+    raw = raw_clients(table, schema, roles, context, earlier_facts)
     return replace(raw.own_data, encode=partial(with_features, raw=raw))
 
 
 def raw_clients(
     table: Table,
     schema: TableSchema,
-    client: str,
-    targets: Sequence[str],
-    features: Sequence[str] | None,
-    task: str,
+    roles: ColumnRoles,
     context: str,
-    subject: str | None,
-    order: Any,
-    gap: Any,
     earlier_facts: Mapping[str, Any] | None = None,
 ) -> RawClients:
     """Divide the rows of a table among clients, and check its columns.
@@ -258,73 +272,69 @@ def raw_clients(
     Args:
         table: The table.
         schema: What its columns are.
-        client: As for :func:`coterie.from_frame`.
-        targets: The columns to predict.
-        features: As for :func:`coterie.from_frame`.
-        task: As for :func:`coterie.from_frame`.
+        roles: What its columns are for.
         context: The table, for messages.
-        subject: As for :func:`coterie.from_frame`.
-        order: As for :func:`coterie.from_frame`.
-        gap: As for :func:`coterie.from_frame`.
         earlier_facts: The facts of an earlier world, whose classes keep their order.
 
     Raises:
         UserError: The table does not fit the schema.
     """
     # The columns with a role, and those of the features.
-    order_column = order if isinstance(order, str) else None
-    roles = [client, *targets, *([subject] if subject else [])]
-    feature_schema = schema_of_features(schema, roles, features, order_column)
+    feature_schema = schema_of_features(schema, roles)
     if not feature_schema.columns:
         raise UserError(
             f"the table schema leaves no feature for {context}: all columns are ignored"
         )
     feature_schema.check(table, context)
-    check_columns(list(table), roles, list(feature_schema.columns), context)
-    if order_column is not None:
-        check_has_columns(table, [order_column], context)
+    check_columns(list(table), roles.named, list(feature_schema.columns), context)
+    if roles.order_column is not None:
+        check_has_columns(table, [roles.order_column], context)
 
     # A row without a target teaches nothing, and tests nothing.
     marks = schema.marks
-    lacks_target = np.zeros(len(table[client]), bool)
-    for name in targets:
+    lacks_target = np.zeros(len(table[roles.client]), bool)
+    for name in roles.targets:
         column = schema.columns.get(name) or IgnoredColumn()
         lacks_target |= column.is_missing(table[name], marks)[table[name].text_of_row]
     kept_rows = np.flatnonzero(~lacks_target)
     if not len(kept_rows):
-        raise UserError(f"{context}: no row has a value of the target {listed(list(targets))}")
+        raise UserError(
+            f"{context}: no row has a value of the target {listed(list(roles.targets))}"
+        )
     kept_table = {name: cells.in_rows(kept_rows) for name, cells in table.items()}
     hints = []
     if lacks_target.any():
         hints.append(
             f"{int(lacks_target.sum()):,} of {len(lacks_target):,} rows have no value of the target "
-            f"{listed(list(targets))}: they are left out"
+            f"{listed(list(roles.targets))}: they are left out"
         )
 
     # The core divides the numbers of the rows.
-    row_frame: dict[str, Any] = {f"{ROW} of {client}": np.arange(len(kept_rows))}
+    row_frame: dict[str, Any] = {f"{ROW} of {roles.client}": np.arange(len(kept_rows))}
     row_column = next(iter(row_frame))
-    for role_name in (client, subject):
+    for role_name in (roles.client, roles.subject):
         if role_name is not None:
             row_frame[role_name] = np.array(kept_table[role_name].row_texts(), object)
-    for name in targets:
+    for name in roles.targets:
         row_frame[name] = _typed(kept_table[name], schema, name, context)
-    if order_column is not None:
-        row_frame[order_column] = _typed(kept_table[order_column], schema, order_column, context)
+    order = roles.order
+    if roles.order_column is not None:
+        cells = kept_table[roles.order_column]
+        row_frame[roles.order_column] = _typed(cells, schema, roles.order_column, context)
     elif order is not None:
         order = np.asarray(order)[kept_rows]
     if earlier_facts is not None:
         earlier_facts = {**earlier_facts, "features": [row_column]}
     own_data = clients_of(
         row_frame,
-        client,
-        list(targets),
+        roles.client,
+        list(roles.targets),
         [row_column],
-        task,
+        roles.task,
         context,
-        subject,
+        roles.subject,
         order,
-        gap,
+        roles.gap,
         earlier_facts,
     )
     hints += own_data.hints
@@ -336,7 +346,7 @@ def raw_clients(
     if schema.class_weights == BALANCED and own_data.about["task"] != "classification":
         raise UserError(
             f"the table schema has class_weights = {BALANCED!r}, which needs classes to predict, and "
-            f"{listed(list(targets))} of {context} has none"
+            f"{listed(list(roles.targets))} of {context} has none"
         )
     return RawClients(
         own_data=replace(own_data, hints=hints),
@@ -346,29 +356,22 @@ def raw_clients(
     )
 
 
-def schema_of_features(
-    schema: TableSchema,
-    roles: Sequence[str],
-    features: Sequence[str] | None,
-    order_column: str | None,
-) -> TableSchema:
+def schema_of_features(schema: TableSchema, roles: ColumnRoles) -> TableSchema:
     """Return the columns of a schema that become features.
 
     Args:
         schema: The schema.
-        roles: The columns of the client, the targets and the subject.
-        features: The columns that the user has chosen; None for all others.
-        order_column: The column of the times, which is a feature only if the user has chosen it.
+        roles: What the columns are for. The column of the times is a feature only if the user has chosen it.
 
     Raises:
         UserError: The schema lacks a chosen column.
     """
     used_schema = schema
-    without = [*roles, *([order_column] if order_column else [])]
-    if features is not None:
-        check_has_columns(schema.columns, features, "the table schema")
-        used_schema = schema.only(features)
-        without = list(roles)
+    without = [*roles.named, *([roles.order_column] if roles.order_column else [])]
+    if roles.features is not None:
+        check_has_columns(schema.columns, roles.features, "the table schema")
+        used_schema = schema.only(roles.features)
+        without = list(roles.named)
     chosen = schema.only(used_schema.feature_columns(without))
     return replace(chosen, class_weights=schema.class_weights)
 
