@@ -145,8 +145,11 @@ def test_groups_that_do_not_differ_are_not_told_apart() -> None:
     ("probabilities", "none", "accuracy", "expected"),
     [
         ([0.6, 0.3], 0.1, 0.9, 0),
-        # Naming the group of 3 of the 5 clients would be right as often.
+        # Naming the group of 3 of the 5 clients would be right as often, and was as likely before.
         ([0.6, 0.3], 0.1, 0.6, None),
+        # The odds of the group of 2 clients were 2 to 4, and are more than 3 to 2, and 1 to 1.
+        ([0.28, 0.62], 0.1, 0.2, 1),
+        ([0.4, 0.5], 0.1, 0.2, None),
         ([0.3, 0.6], 0.1, 0.61, 1),
         # Sure of this site, though not of the training clients.
         ([0.97, 0.02], 0.01, 0.2, 0),

@@ -1,7 +1,8 @@
-"""Picture of a report for the documents: the top of the demonstration's page, down to the end of its verdict.
+"""Pictures of the demonstration for the documents: its page, and two figures of its run.
 
-``python tools/docs/picture.py RUNS`` makes docs/figures/report.png of a folder of runs; it needs
-Playwright, Pillow and a Chromium.
+``python tools/docs/picture.py RUNS`` makes docs/figures/report*.png of a folder of runs: the top of the
+page, the page down to the end of its verdict, the groups and the similarities. It needs Playwright,
+Pillow, Matplotlib and a Chromium.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
+import coterie
 from coterie.report.page import document, page
 
-PICTURE = Path(__file__).resolve().parents[2] / "docs" / "figures" / "report.png"
+FIGURES = Path(__file__).resolve().parents[2] / "docs" / "figures"
 WIDTH = 1200
 MARGIN = 16
 
 
-def picture(runs: str) -> bytes:
-    """The page of ``runs`` down to the end of the verdict, as a small PNG."""
+def pictures_of_page(runs: str) -> dict[str, bytes]:
+    """The page of ``runs`` as small PNGs: name -> what ends with its first part, and with its verdict."""
+    found = {}
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as api:
         path = Path(folder, "page.html")
         path.write_text(page(document([runs])), encoding="utf-8")
@@ -35,17 +38,26 @@ def picture(runs: str) -> bytes:
         # The charts of the first run are drawn last.
         tab.wait_for_selector("#run-0 figure.chart .legend button")
         tab.wait_for_timeout(300)
-        verdict = tab.locator(".verdict").first.bounding_box()
-        height = verdict["y"] + verdict["height"] + MARGIN
-        shot = tab.screenshot(
-            full_page=True, clip={"x": 0, "y": 0, "width": WIDTH, "height": height}
-        )
+        for name, last_part in (("report-top", ".hero"), ("report", ".verdict")):
+            part = tab.locator(last_part).first.bounding_box()
+            clip = {"x": 0, "y": 0, "width": WIDTH, "height": part["y"] + part["height"] + MARGIN}
+            found[name] = small(tab.screenshot(full_page=True, clip=clip))
         browser.close()
-    image = Image.open(io.BytesIO(shot)).convert("P", palette=Image.Palette.ADAPTIVE, colors=128)
-    small = io.BytesIO()
-    image.save(small, "PNG", optimize=True)
-    return small.getvalue()
+    return found
+
+
+def small(picture: bytes) -> bytes:
+    """A PNG in 128 colours."""
+    image = Image.open(io.BytesIO(picture))
+    out = io.BytesIO()
+    image.convert("P", palette=Image.Palette.ADAPTIVE, colors=128).save(out, "PNG", optimize=True)
+    return out.getvalue()
 
 
 if __name__ == "__main__":
-    PICTURE.write_bytes(picture(sys.argv[1]))
+    for picture_name, png in pictures_of_page(sys.argv[1]).items():
+        (FIGURES / f"{picture_name}.png").write_bytes(png)
+    for kind in ("groups", "similarity"):
+        figure_path = FIGURES / f"report-{kind}.png"
+        coterie.plot(Path(sys.argv[1], "auto-seed0"), kind, figure_path)
+        figure_path.write_bytes(small(figure_path.read_bytes()))

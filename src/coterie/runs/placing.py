@@ -40,6 +40,10 @@ NONE_OF_THESE = "none of these"
 SURE = 0.95
 """The probability from which on a site's group is called sure."""
 
+MIN_EVIDENCE = 3.0
+"""How many times likelier a site's rows are in its group than elsewhere, if they tell it apart: *positive*
+evidence of Kass and Raftery (JASA 90, 1995)."""
+
 
 @public
 @dataclass(frozen=True)
@@ -78,19 +82,32 @@ class Placement:
     def group_to_use(self) -> int | None:
         """The group whose model the site should use; None for the default model of the export.
 
-        It is the likeliest group. It is None if *none of these* is likelier, and if the groups cannot
-        be told apart: the likeliest group is then little more than the one with the most clients.
+        It is the likeliest group. It is None if *none of these* is likelier, and if nothing tells the
+        groups apart: neither the training clients, which are placed no better than by always naming
+        the group with the most clients, nor this site, whose rows are not :data:`MIN_EVIDENCE` times
+        as likely in its group as in the others.
         """
-        highest_probability = max(entry["probability"] for entry in self.groups)
-        if highest_probability >= SURE or self._tells_groups_apart:
+        if self._clients_tell_apart or self._site_tells_apart:
             return self.best
         return None
 
     @property
-    def _tells_groups_apart(self) -> bool:
+    def _clients_tell_apart(self) -> bool:
         """Whether the training clients are placed better than by always naming the largest group."""
         num_clients = [entry["clients"] for entry in self.groups]
         return self.accuracy > max(num_clients) / sum(num_clients)
+
+    @property
+    def _site_tells_apart(self) -> bool:
+        """Whether the site's rows make its likeliest group much likelier than it was before any row."""
+        likeliest = max(self.groups, key=lambda entry: entry["probability"])
+        probability = likeliest["probability"]
+        if probability >= SURE:
+            return True
+        # Odds before any row: as many as its clients, against all others and one for none of these.
+        others = sum(entry["clients"] for entry in self.groups) - likeliest["clients"] + 1
+        prior_odds = likeliest["clients"] / others
+        return bool(probability / (1 - probability) >= MIN_EVIDENCE * prior_odds)
 
     def to_pandas(self) -> Any:
         """Return a pandas data frame with a row for each group, and one for none of these.
@@ -135,7 +152,7 @@ class Placement:
             )
         if highest_probability >= SURE:
             return f"By {by} ({of_rows}), the site is of group {self.best}.{self._use()}\n{trust}"
-        if self.source == "inputs" and not self._tells_groups_apart and len(self.groups) > 1:
+        if self.source == "inputs" and self.group_to_use is None and len(self.groups) > 1:
             return f"By {by} ({of_rows}), groups cannot be told apart here: use labelled rows.\n{trust}"
         advice = "more labelled rows" if self.source == "labels" else "some labelled rows"
         return f"By {by} ({of_rows}), group {self.best} is the likeliest, but not sure: use {advice}.{self._use()}\n{trust}"

@@ -2,6 +2,8 @@
 // The top of the page: how good, for whom, which method, and below it the groups and the reasons.
 
 const GROUPS_LISTED = 12;
+// With more columns, a gain stands below its value on narrow screens.
+const MOST_COLUMNS_BESIDE = 5;
 
 /** A gain over FedAvg: [by, sign], where a sign of null means that noise is not known. */
 const markOf = (sign) => (!known(sign) ? "?" : sign > 0 ? "▲" : sign < 0 ? "▼" : "≈");
@@ -120,6 +122,6 @@ function clientsByMethod(said, run) {
     ? `Differences are from ${table.over}: ▲ significantly better, ▼ significantly worse, ≈ no significant difference${unsure ? ", ? noise is not known" : ""}.${needs.some(Number.isFinite) ? " Where it is not significant, more test examples could tell: how many, if the difference stayed the same, is in the last column." : ""}` : "";
   const own = table.rows.some((row) => row.personal.some(Boolean)) ? " (own): of the client's personal model." : "";
   return [h("h2", {}, `${table.metric[0].toUpperCase()}${table.metric.slice(1)} of each client in round ${table.round}${seeds}`), h("p", { class: "about" }, worded(`${marks_}${own}`)),
-    h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Clients by method" },
+    h("div", { class: columns.length > MOST_COLUMNS_BESIDE ? "scroll stacked" : "scroll", tabindex: 0, role: "region", "aria-label": "Clients by method" },
       sortable(columns, table.rows, order, { caption: "Clients by method", foot: means }))];
 }
