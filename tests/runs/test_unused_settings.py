@@ -21,6 +21,7 @@ from coterie.robust import Robust
 from coterie.runs.experiment import own
 from coterie.runs.run import Caution
 from coterie.runs.unused_settings import unused_settings
+from coterie.settings import SettingError
 
 IID = SCENARIOS["digits/iid"]
 
@@ -181,3 +182,19 @@ def test_a_target_that_no_run_can_reach_is_refused(
         "coterie: Experiment.target 95 can never be reached: accuracy is at most 1; write 0.95\n"
     )
     assert not (tmp_path / "run").exists()
+
+
+def test_a_method_twice_with_the_same_settings_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SettingError, match="has fedavg twice with the same settings"):
+        own(IID, ["fedavg", METHODS["fedavg"]()])
+    assert len(own(IID, ["fedavg", METHODS["fedavg"](fraction=0.5)]).methods) == 2
+    for command in ("run", "tune"):
+        assert main([command, "--method=fedavg", "--method=cfl", "--method=fedavg"]) == 2
+        assert "--method fedavg is given twice: give it once" in capsys.readouterr().err
+
+
+def test_python_checks_the_number_of_hostile_clients_too() -> None:
+    with pytest.raises(SettingError, match="less than half of the 20 clients, got 10"):
+        next(iter(coterie.run("fedavg", IID, rounds=1, robust={"hostile": 10})))

@@ -114,7 +114,7 @@ def options(arguments: argparse.Namespace, spec: Spec) -> Spec:
     if arguments.method:
         # A method that the file has keeps its settings.
         method_tables = []
-        for method_name in dict.fromkeys(arguments.method):
+        for method_name in named_once(arguments.method):
             tables_of_file = []
             for table in spec["methods"]:
                 if method_name in (table["name"], table.get(CLASS)):
@@ -133,6 +133,24 @@ def options(arguments: argparse.Namespace, spec: Spec) -> Spec:
     if arguments.seed is not None:
         spec["seeds"] = [arguments.seed]
     return spec
+
+
+def named_once(method_names: Sequence[str]) -> Sequence[str]:
+    """Return the methods of ``--method``; one that is named twice would run once.
+
+    Args:
+        method_names: The names in their order.
+
+    Raises:
+        UserError: A name is given twice.
+    """
+    for position, name in enumerate(method_names):
+        if name in method_names[:position]:
+            raise UserError(
+                f"--method {name} is given twice: give it once; for runs with several seeds, use --seeds, and for other "
+                "settings of the same method an experiment file"
+            )
+    return method_names
 
 
 def _new_folder(scenario: str) -> Path:

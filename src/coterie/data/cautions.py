@@ -13,6 +13,7 @@ import torch
 
 from coterie.data.constant import class_name, class_shares
 from coterie.data.deciding_tests import deciding_tests
+from coterie.data.net_cautions import of_examples, of_loss
 from coterie.data.objective import binary_cross_entropy, cross_entropy
 from coterie.data.scaling import numbers, pooled_scale
 from coterie.data.target_scale import LARGE_TARGET
@@ -65,6 +66,8 @@ def cautions(world: World) -> list[str]:
         _of_no_tests(world),
         _of_scales(world),
         _of_probabilities(world),
+        of_examples(world),
+        of_loss(world),
         of_targets(world),
         _of_rare_classes(world),
         of_few_rows(world),

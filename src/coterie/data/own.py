@@ -35,6 +35,7 @@ from coterie.data.duplicates import duplicate_hints, foreign_hints
 from coterie.data.examples import Pool, check_distinct, own_pool, pool
 from coterie.data.loss_sign import loss_name
 from coterie.data.matching import Matching, check_scale
+from coterie.data.net_cautions import of_unused_outputs
 from coterie.data.objective import (
     CLASSIFICATION,
     MULTILABEL,
@@ -45,7 +46,7 @@ from coterie.data.objective import (
 )
 from coterie.data.scaling import Constants, standardized, with_standardized_targets
 from coterie.data.schema import NOT_SCALED, Schema
-from coterie.data.spelling import check_unlike, name_of
+from coterie.data.spelling import check_unlike, client_called, name_of
 from coterie.data.splits import check_shares, hold_out
 from coterie.data.tasks import PredictionTask, hint
 from coterie.data.tensor_sets import PARTS, arrays_of_pairs, as_arrays
@@ -282,7 +283,17 @@ def of_pools(
         raise UserError(
             f"labels must be class numbers from 0, {labels_found}; number them 0 to {len(labels) - 1}"
         )
-    return OwnData(pools=pools_of_clients, shape=shape, outputs=classes or greatest_label + 1)
+    # Labels from 1 to K, as in many files, leave an output without examples.
+    lowest_label = int(labels.min())
+    hints = []
+    if classes is None and lowest_label and len(labels) == greatest_label - lowest_label + 1 > 1:
+        hints.append(
+            f"the labels are {lowest_label} to {greatest_label}, and the model has an output for each number from 0: subtract "
+            f"{lowest_label}, so that they begin at 0"
+        )
+    return OwnData(
+        pools=pools_of_clients, shape=shape, outputs=classes or greatest_label + 1, hints=hints
+    )
 
 
 def _each_pool(
@@ -321,7 +332,7 @@ def _with_float_inputs(
     # Large whole numbers, such as ids, may become equal floats, which would go unnoticed.
     for name, client_pool in _each_pool(pools_of_clients):
         if not client_pool.inputs.is_floating_point():
-            check_distinct(client_pool.inputs, f"client {name}: input")
+            check_distinct(client_pool.inputs, f"{client_called(name)}: input")
     return _each_changed(with_floats, pools_of_clients)
 
 
@@ -366,7 +377,7 @@ def _with_targets_of_one_type(
     for name, client_pool in _each_pool(pools_of_clients):
         targets = client_pool.targets
         if not targets.is_floating_point():
-            check_distinct(targets.reshape(len(targets), -1), f"client {name}: target")
+            check_distinct(targets.reshape(len(targets), -1), f"{client_called(name)}: target")
     return _each_changed(
         lambda client_pool: replace(client_pool, targets=client_pool.targets.float()),
         pools_of_clients,
@@ -635,6 +646,9 @@ class OwnData:
 
         # Constants are computed from the training splits, so they come last.
         world = World(clients=clients, model=maker, **all_fields)
+        if not isinstance(model, str):
+            output_hint = of_unused_outputs(world, own_data.outputs)
+            world = replace(world, hints=(*world.hints, *([output_hint] if output_hint else ())))
         world = standardized(world, standardize)
         return with_standardized_targets(world, standardize_target, after)
 
@@ -834,7 +848,7 @@ def from_lists(
         named=are_named,
         objective=objective,
         about={**matching.about, **about_order("", gap, pools_of_clients)},
-        hints=[*window_hints(pools_of_clients), *target_hints],
+        hints=[*own_data.hints, *window_hints(pools_of_clients), *target_hints],
     )
     return own_data.world(
         model,

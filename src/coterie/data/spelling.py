@@ -69,3 +69,8 @@ def both(name: Any, other_name: Any) -> str:
     if len(composed_names) == 1:
         shown_names = [ascii(name), ascii(other_name)]
     return " and ".join(shown_names)
+
+
+def client_called(name: str) -> str:
+    """A client's name in a sentence; clients without names are called by their numbers."""
+    return name if name.startswith("client ") else f"client {name}"

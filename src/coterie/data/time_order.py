@@ -27,6 +27,7 @@ import torch
 
 from coterie.data.batches import Items
 from coterie.data.examples import Pool
+from coterie.data.spelling import client_called
 from coterie.data.times import EPOCH, Times, check_gap, gap_of, times_of
 from coterie.data.windows import overlap
 from coterie.data.world import ClientData
@@ -273,14 +274,16 @@ def _with_order(name: Any, data: Any, order: Any) -> Mapping[str, Any]:
     """A client's data as a mapping that has an order."""
     if isinstance(data, Mapping):
         if "order" in data:
-            raise UserError(f"client {name} has an order in its data and in order: give it once")
+            raise UserError(
+                f"{client_called(name)} has an order in its data and in order: give it once"
+            )
         return {**data, "order": order}
     # A tuple becomes a mapping with the same meaning; a data set becomes its train.
     if isinstance(data, Sequence):
         keys = ("x", "y", "x_test", "y_test")
         if len(data) not in (2, 4):
             raise UserError(
-                f"client {name} must be (x, y) or (x, y, x_test, y_test), got {len(data)} arrays"
+                f"{client_called(name)} must be (x, y) or (x, y, x_test, y_test), got {len(data)} arrays"
             )
         return {**dict(zip(keys, data, strict=False)), "order": order}
     return {"train": data, "order": order}
@@ -403,7 +406,7 @@ def about_order(
         return {}
     if unordered_names:
         raise UserError(
-            f"{_called(unordered_names[0])} has no order, and other clients have one: give all clients one, or none"
+            f"{client_called(unordered_names[0])} has no order, and other clients have one: give all clients one, or none"
         )
     # Records keep the gap as text, whatever it was.
     entry = {"by": column or "time"}
@@ -412,11 +415,6 @@ def about_order(
     elif gap is not None:
         entry["gap"] = str(gap)
     return {"order": entry}
-
-
-def _called(name: str) -> str:
-    """A client's name in a sentence; clients without names are called by their numbers."""
-    return name if name.startswith("client ") else f"client {name}"
 
 
 def tested_by(
@@ -459,7 +457,7 @@ def tested_by(
             pool = client_pools[place]
             if pool is not None and ENDS not in pool.meta:
                 hints.append(
-                    f"{_called(str(name))} has {order_key.removeprefix('order_')} examples without {order_key}: "
+                    f"{client_called(str(name))} has {order_key.removeprefix('order_')} examples without {order_key}: "
                     "whether they are later is not known"
                 )
                 break

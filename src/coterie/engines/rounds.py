@@ -108,6 +108,7 @@ def rounds(
     # Check all settings before the first client trains.
     hardware = Hardware(workers=workers, width=width, device=device, precision=precision)
     hardware.check(world)
+    (robust or Robust()).check_clients(len(world.clients))
     wire, federation = setup(method, world, seed, boundary or Boundary())
     first_position = Position(
         round=0, exchange=0, state=method.init(federation), members=federation.clients

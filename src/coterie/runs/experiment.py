@@ -265,6 +265,14 @@ class Experiment:
                 raise SettingError(
                     f"Experiment.methods has two classes of the name {method.name!r}: give one another name"
                 )
+        # Two equal methods would be the same run twice, and a comparison of them says nothing.
+        tables = [method_table(method) for method in self.methods]
+        for position, table in enumerate(tables):
+            if table in tables[:position]:
+                raise SettingError(
+                    f"Experiment.methods has {table['name']} twice with the same settings: name it once; for runs with "
+                    "several seeds, set seeds"
+                )
         # The hardware checks its own settings: device, precision, width.
         self.hardware()
         if self.address is not None and self.engine != "ray":

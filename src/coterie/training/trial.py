@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 from coterie.core import Client
 from coterie.data.batches import Batch, Items, mapped, tensors
 from coterie.data.losses import is_sum
-from coterie.data.objective import Tally, counted
+from coterie.data.objective import Tally, accuracy, counted, exact_match
 from coterie.data.target_scale import LARGE_TARGET, typical_target
 from coterie.data.world import Split, World
 from coterie.randomness import Purpose, generator, seeded
@@ -309,7 +309,7 @@ class _Trial:
         if outputs.shape[:-1] != targets.shape or outputs.dim() < 2:
             raise UserError(
                 f"{self.name}: the model must have one output per class and target, {_form(targets)} targets need outputs "
-                f"{(*targets.shape, 'classes')}, got {tuple(outputs.shape)}"
+                f"{(*targets.shape, 'classes')}, got {tuple(outputs.shape)}{_one_hot_hint(targets)}"
             )
         # All labels of the client, not only those of the tried examples.
         all_targets = self.data.train.targets
@@ -353,6 +353,7 @@ class _Trial:
     def check_metrics(self, outputs: Any, targets: Batch) -> None:
         """Check that each metric can be computed, and that the main one is one number."""
         objective = self.learner.objective
+        self.check_accuracy()
         test_examples = self.data.test
         failure = f"a metric ({', '.join(objective.named)}) fails"
         with self.step(
@@ -372,6 +373,27 @@ class _Trial:
                 f"the main metric {objective.main} gives several numbers ({', '.join(list(scores)[:4])}): choose another "
                 "one by Objective(main=...)"
             )
+
+    def check_accuracy(self) -> None:
+        """Check that predictions are not compared for equality with targets that are numbers, which they never equal."""
+        targets = self.data.train.targets
+        if not isinstance(targets, torch.Tensor) or not targets.is_floating_point():
+            return
+        if ((targets == 0) | (targets == 1)).all():
+            return
+        for name, metric in self.learner.objective.named.items():
+            if metric.function in (accuracy, exact_match):
+                raise SettingError(
+                    f"the metric {name} is for class labels, and {self.name} has targets that are numbers, such as "
+                    f"{float(targets.flatten()[0]):.4g}: pass objective=coterie.REGRESSION, or "
+                    'coterie.Objective(loss=..., metrics=["MeanAbsoluteError"], combine=coterie.data.objective.mean_output)'
+                )
+
+
+def _one_hot_hint(targets: torch.Tensor) -> str:
+    """The end of a sentence if each row of the targets ``(b, K)`` has a single one."""
+    is_one_hot = targets.dim() == 2 and targets.shape[1] > 1 and bool((targets.sum(1) == 1).all())
+    return "; if they are one-hot, pass class numbers: y.argmax(1)" if is_one_hot else ""
 
 
 def _diverges(world: World, learner: Learner, client: Client, model_row: torch.Tensor) -> bool:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from coterie.cli.arguments import Command, Parser, UsageError, common
+from coterie.cli.running import named_once
 from coterie.printable import say
 
 BENCH_DESCRIPTION = """\
@@ -84,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
             say(f"{arguments.check} has all rows of the suite {arguments.suite}")
         return 1 if wrong else 0
     folder = Path(arguments.out or Path("runs", "bench"))
-    entrants = [entrant_of(name, arguments.set) for name in dict.fromkeys(arguments.method)]
+    entrants = [entrant_of(name, arguments.set) for name in named_once(arguments.method)]
     own_rows = []
     for entrant in entrants:
         path = folder / f"{entrant.name}.jsonl"

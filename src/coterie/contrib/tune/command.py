@@ -17,6 +17,7 @@ from coterie.cli.arguments import (
     real,
     whole,
 )
+from coterie.cli.running import named_once
 from coterie.printable import say
 from coterie.settings import in_shell
 
@@ -120,7 +121,7 @@ def _asked_tuning(arguments: argparse.Namespace) -> Tuning:
     if arguments.scenario:
         spec["scenario"] = {**spec["scenario"], "name": arguments.scenario}
     if arguments.method:
-        spec["methods"] = [{"name": name} for name in dict.fromkeys(arguments.method)]
+        spec["methods"] = [{"name": name} for name in named_once(arguments.method)]
     elif not arguments.file:
         raise UsageError("tune needs at least one --method M")
     for option in ("rounds", "data"):
