@@ -15,7 +15,7 @@ from coterie.randomness import seeded
 NUM_PROBED_ROWS = 8
 """Rows of the first client of which a net's outputs are compared: as one batch, and as its halves."""
 
-MAX_ROUNDING = 1e-3
+MAX_OUTPUT_DIFFERENCE = 1e-3
 """Outputs of the same row may differ by this share of the largest output: batches of other sizes are
 summed in another order."""
 
@@ -44,7 +44,7 @@ def of_examples(world: World) -> str:
         )
         if whole.shape != halves.shape or not whole.isfinite().all():
             return ""
-        tolerance = MAX_ROUNDING * float(whole.abs().max())
+        tolerance = MAX_OUTPUT_DIFFERENCE * float(whole.abs().max())
         if torch.allclose(whole, halves, rtol=0.0, atol=tolerance):
             return ""
     except Exception:
@@ -128,7 +128,7 @@ def of_loss(world: World) -> str:
         return ""
     mean_of_rows = sum(of_rows) / len(of_rows)
     scale = max(abs(of_batch), abs(mean_of_rows))
-    if not math.isfinite(scale) or abs(of_batch - mean_of_rows) <= MAX_ROUNDING * scale:
+    if not math.isfinite(scale) or abs(of_batch - mean_of_rows) <= MAX_OUTPUT_DIFFERENCE * scale:
         return ""
     return (
         f"the loss of {len(inputs)} examples is {of_batch:.4g}, and the mean of their single losses {mean_of_rows:.4g}: "
