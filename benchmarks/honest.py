@@ -78,7 +78,8 @@ def news(path: str, net: str) -> World:
         rows = list(csv.DictReader(file))
     topics = sorted({row["topic"] for row in rows})
     texts = [re.findall("[a-z]+", row["text"].lower()) for row in rows]
-    occurring = collections.Counter(word for text in texts for word in set(text))
+    # In the order of the alphabet, since sets are ordered otherwise in every process.
+    occurring = collections.Counter(word for text in texts for word in sorted(set(text)))
     number = {word: i for i, (word, _) in enumerate(occurring.most_common(WORDS[net]))}
     inputs = (
         np.zeros((len(rows), WORDS[net]), np.float32)

@@ -18,6 +18,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
+from coterie.clustering.sketch import unchecked_sketch
 from coterie.core import Client
 from coterie.data.adversaries import Attack
 from coterie.data.world import World
@@ -64,6 +65,7 @@ class Replies:
         self.world = exchange.pool.world
         self.limit = exchange.pool.robust.norms or NORMS
         self.parameters = exchange.pool.layout.trainable
+        self.exchange = exchange
         self.rank = sorted(self.world.attacks).index(client)
         own = results[client]
         trained = []
@@ -113,8 +115,14 @@ class Replies:
     def send(self, *halves: torch.Tensor) -> None:
         """Replace the update, or those of both halves."""
         rows = self.own.updates
+        plan = self.exchange.plan
         for number, row in enumerate(rows):
             row[: self.parameters] = halves[min(number, len(halves) - 1)]
+            # The sketch of what is sent, from which a client answers questions.
+            if plan.sketch is not None:
+                columns = plan.columns or slice(None)
+                sketch = unchecked_sketch(row[None, columns], plan.sketch)[0]
+                self.exchange.pool.worker.sketches[self.own.slots[number]] = sketch
 
     def lose(self, losses: tuple[float, ...]) -> None:
         """Replace the losses of the offered models, and what follows from them is left as it is."""

@@ -230,8 +230,9 @@ def _weights_of_limited(
     Where clients differ, their updates nearly cancel, and one client that always steps against their
     mean stops all of them, within any limit of its norm. But along that one direction honest updates
     are alike, however much they differ elsewhere. So each update is moved along the mean of the
-    others, until it goes as far as the (f + 1)-th least or greatest of all, but no farther than its
-    own norm: where the others cancel, their mean says little. Elsewhere it stays as it is.
+    others, until it goes as far as the (f + 1)-th least of all, but no farther than its own norm:
+    where the others cancel, their mean says little. Elsewhere it stays as it is. Updates that go
+    farther than others are not limited: they stop nobody, and those of large honest sites do.
 
     How far an update goes is its inner product with the mean of the others. To limit update i, each
     other update is compared with the mean of all but itself and i, so that none counts for its own
@@ -263,11 +264,10 @@ def _weights_of_limited(
         np.fill_diagonal(along, along_of_itself)
         # ‖mean of all but i‖²
         squared_means = (sums.sum() - 2 * sums + squares) / (count - 1) ** 2
-        # The (f + 1)-th least and greatest, but at most ‖x_i‖ ‖mean of all but i‖.
-        ordered = np.sort(along, axis=1)
-        limited_along = along_of_itself.clip(ordered[:, hostile], ordered[:, -1 - hostile])
+        # The (f + 1)-th least, but at most ‖x_i‖ ‖mean of all but i‖.
+        least_along = np.sort(along, axis=1)[:, hostile]
         farthest = np.sqrt(squares * squared_means.clip(min=0.0))
-        limited_along = limited_along.clip(-farthest, farthest)
+        limited_along = np.maximum(along_of_itself, least_along).clip(-farthest, farthest)
         # x_i + shift_i · mean of all but i
         shifts = np.zeros(count)
         np.divide(

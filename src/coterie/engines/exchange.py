@@ -77,8 +77,9 @@ def exchange(
     for part_number, (part_name, part) in enumerate(plan.leaves()):
         own_values = kept_values.get(part_name, {})
         optimizer_states = kept_values.get(part_name + OPTIMIZER, {})
-        # Only sums reach the server, which sees no single update.
-        if part.need == "sums" or pool.wire.boundary.masks:
+        # Of a single client, nothing is in the replies. Behind masks not even the server sees it.
+        has_masks = pool.wire.boundary.masks
+        if part.need == "sums" or has_masks:
             sums_exchange = sums_extension()
             half_sketches = kept_values.get(part_name + HALVES, {})
             part_as_taken = sums_exchange.as_taken(part, half_sketches)
@@ -90,7 +91,7 @@ def exchange(
                 exchange_key,
                 part_number,
                 clock,
-                screens=False,
+                screens=not has_masks,
             )
             replies[part_name], kept_values[part_name + HALVES] = sums_exchange.carry_out(
                 collected, half_sketches

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, combinations
 
 import numpy as np
 
-from coterie.clustering import benefit, utility, utility_merge
-from coterie.core import Client
+from coterie.clustering import benefit, benefits, utility, utility_merge
+from coterie.core import Client, without
 
 Group = list[Client]
 """The members of a group while groups are made."""
+
+MAX_LURED = 4
+"""The most clients of a group, for each hostile one that is expected, that it may have drawn together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +63,7 @@ class EpochComparison:
         if self.gram is None:
             return [list(members)]
         groups = self._merged(members, group_count)
-        return self._without_lures(members, groups, group_count) if self.hostile else groups
+        return self._without_lures(groups) if self.hostile else groups
 
     def _merged(self, members: Sequence[Client], group_count: int | None) -> list[Group]:
         """The groups of Algorithm 2."""
@@ -78,59 +81,82 @@ class EpochComparison:
             groups.append([members[position] for position in part])
         return groups
 
-    def _without_lures(
-        self, members: Sequence[Client], groups: list[Group], group_count: int | None
-    ) -> list[Group]:
+    def _without_lures(self, groups: list[Group]) -> list[Group]:
         """Return clients of small groups to the large groups that they are in without a few others.
 
-        A hostile client whose updates are near those of another one draws it out of its group, and has
-        half of the data of the group of both. Without the hostile client, Algorithm 2 leaves the
-        other one in its group. So Algorithm 2 is repeated without each one to f clients of each group
-        of 2 f or fewer, of which half or more may be hostile. Coterie's own.
+        A hostile client whose updates are near those of others draws them out of their groups, and has
+        much of the data of the group of all. So of each group of :data:`MAX_LURED` f or fewer, each one
+        to f clients are left out in turn: a client returns to the large group that gains most by it,
+        more than the rest of its small group does. Coterie's own.
 
         Args:
-            members: the clients to partition.
-            groups: their groups by Algorithm 2.
-            group_count: the number of groups; None to merge while there is a gain.
+            groups: the groups by Algorithm 2.
 
         Returns:
             The groups, in the order of their first members.
         """
-        large_groups = [group for group in groups if len(group) > 2 * self.hostile]
-        clients_of_large_groups = set(chain.from_iterable(large_groups))
-        # A client that is returned -> a client of the large group to which it is returned.
-        neighbour_of_client: dict[Client, Client] = {}
-        for group, lures in self._possible_lures(groups):
-            remaining_clients = [client for client in members if client not in lures]
-            for new_group in self._merged(remaining_clients, group_count):
-                neighbours = [client for client in new_group if client in clients_of_large_groups]
-                # f neighbours may be hostile, too.
-                if len(neighbours) <= self.hostile:
-                    continue
-                for client in new_group:
-                    if client in group:
-                        neighbour_of_client.setdefault(client, neighbours[0])
-        # Returned clients leave their groups, and join those of their neighbours.
+        # A client that is returned -> the first client of the large group to which it is returned.
+        target_of_client: dict[Client, Client] = {}
+        # A client alone was drawn by none.
+        for size in range(2, MAX_LURED * self.hostile + 1):
+            small_groups = [group for group in groups if len(group) == size]
+            # In a smaller group than its own, hostile clients weigh more.
+            smallest_target = max(size, 2 * self.hostile) + 1
+            large_groups = [group for group in groups if len(group) >= smallest_target]
+            if small_groups and large_groups:
+                target_of_client |= self._targets(small_groups, large_groups)
+        # Returned clients leave their groups, and join others.
         new_groups = []
         for group in groups:
-            new_groups.append([client for client in group if client not in neighbour_of_client])
-        for client, neighbour in neighbour_of_client.items():
-            for group in new_groups:
-                if neighbour in group:
-                    group.append(client)
-        return sorted(sorted(group) for group in new_groups if group)
+            new_group = [client for client in group if client not in target_of_client]
+            for client, target in target_of_client.items():
+                if target == group[0]:
+                    new_group.append(client)
+            new_groups.append(sorted(new_group))
+        return sorted(group for group in new_groups if group)
 
-    def _possible_lures(
-        self, groups: Sequence[Group]
-    ) -> Iterator[tuple[Group, tuple[Client, ...]]]:
-        """Each group of 2 f or fewer, with each one to f of its clients that may have drawn in the others."""
-        for group in groups:
-            # A client alone was drawn by none.
-            if not 2 <= len(group) <= 2 * self.hostile:
-                continue
-            for lure_count in range(1, min(self.hostile, len(group) - 1) + 1):
-                for lures in combinations(group, lure_count):
-                    yield group, lures
+    def _targets(
+        self, small_groups: Sequence[Group], large_groups: Sequence[Group]
+    ) -> dict[Client, Client]:
+        """A client of a small group that returns to a large one -> the first client of that group."""
+        clients = list(chain.from_iterable(small_groups))
+        gains = self._gains(large_groups, clients)
+        targets = {}
+        for group in small_groups:
+            for client in group:
+                gains_by_client = gains[clients.index(client)]
+                best_gain = float(gains_by_client.max())
+                if best_gain <= 0:
+                    continue
+                if best_gain > self._least_gain(group, client):
+                    targets[client] = large_groups[int(gains_by_client.argmax())][0]
+        return targets
+
+    def _gains(self, groups: Sequence[Group], clients: Sequence[Client]) -> np.ndarray:
+        """What each of some groups gains by each of some clients (eq. 15), shape ``(clients, groups)``."""
+        assert self.gram is not None
+        positions = self.positions_of([*chain.from_iterable(groups), *clients])
+        ends = np.cumsum([*(len(group) for group in groups), *(1 for _ in clients)])
+        parts = np.split(np.arange(len(positions)), ends[:-1])
+        all_gains = benefits(
+            self.gram[np.ix_(positions, positions)],
+            self.sizes[positions],
+            self.tradeoffs[positions],
+            parts,
+        )
+        return all_gains[len(groups) :, : len(groups)]
+
+    def _least_gain(self, group: Group, client: Client) -> float:
+        """What a small group gains by a client, without the other ones to f of its clients with which it gains most."""
+        others = without(tuple(group), [client])
+        least_gain = np.inf
+        for lure_count in range(1, min(self.hostile, len(others)) + 1):
+            for lures in combinations(others, lure_count):
+                remaining = without(others, lures)
+                if not remaining:
+                    return 0.0
+                least_gain = min(least_gain, float(self._gains([list(remaining)], [client])[0, 0]))
+        return least_gain
 
     def best_group(self, groups: Sequence[Group], newcomer: Client) -> tuple[int, float] | None:
         """Return the group that gains most by a newcomer (eq. 15, 16), and the gain; None if no group can be compared."""

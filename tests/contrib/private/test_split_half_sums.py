@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from attack import influence
 from coterie.contrib.private import SplitHalfSums
 from coterie.core import Assignment, Groups, as_groups
 from coterie.methods import FedAvg
@@ -196,3 +197,19 @@ def test_wrong_settings_get_one_sentence(settings: dict[str, Any], sentence: str
     with pytest.raises(SettingError) as error:
         SplitHalfSums(**settings)
     assert str(error.value) == sentence
+
+
+# -- hostile clients
+# ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", ["against-mean", "opposite-difference"])
+def test_one_hostile_client_of_twenty_without_masks(attack: str) -> None:
+    """The server sees single updates and answers then, and limits them."""
+    scenario = "digits/label-permutation"
+    calm = influence.honest_accuracy("split-half-sums", "none", 20, 0, scenario)
+    attacked = influence.honest_accuracy("split-half-sums", attack, 20, 0, scenario)
+    protected = influence.honest_accuracy("split-half-sums", attack, 20, 0, scenario, protected=1)
+    assert attacked < calm - 0.2  # or the attack would show nothing
+    assert protected >= calm - 0.02

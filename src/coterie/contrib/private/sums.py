@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from coterie.boundary import Boundary, Wire
+from coterie.contrib.private.answers import limited_answers
 from coterie.contrib.private.cells import CellQuestion, question_of
 from coterie.core import Client, Means, Plan, QuestionSums, Replies, Task
 from coterie.engines.exchange import Collected
@@ -163,9 +164,10 @@ def carry_out(
     pool = collected.pool
     plan = collected.plan
     wire = pool.wire
-    # Means and answers are added up as the results arrive. A server that sees sums can limit no
-    # single update.
-    running_means = Means(len(plan.models), pool.layout.size)
+    # Means and answers are added up as the results arrive. Behind masks the server sees sums alone,
+    # and can limit no single update.
+    averaging = None if wire.boundary.masks else pool.robust
+    running_means = Means(len(plan.models), pool.layout.size, averaging)
     answer_sums = AnswerSums(collected, half_sketches)
     for results in collected.waves():
         with collected.clock("server"):
@@ -198,7 +200,6 @@ class AnswerSums:
 
     Attributes:
         half_sketches: The same, with those of the halves of this exchange.
-        by_row: First offered row -> the sum of the answers.
         cells: Client -> its cell, if it was asked for that.
     """
 
@@ -206,11 +207,24 @@ class AnswerSums:
         self.pool = collected.pool
         self.plan = collected.plan
         self.half_sketches = dict(half_sketches)
-        self.by_row: dict[int, np.ndarray] = {}
         self.cells: dict[Client, int] = {}
+        # Single answers are limited by each other where some may be hostile, if the server sees them.
+        has_masks = collected.pool.wire.boundary.masks
+        self._hostile = 0 if has_masks else collected.pool.robust.hostile
+        self._sums: dict[int, np.ndarray] = {}
+        self._single_answers: dict[int, tuple[CellQuestion, dict[Client, np.ndarray]]] = {}
         world = collected.pool.world
         round_number = collected.key[2] + 1
         self._data = world.steps[world.step(round_number)]
+
+    @property
+    def by_row(self) -> dict[int, np.ndarray]:
+        """First offered row -> the sum of the answers."""
+        answer_sums = dict(self._sums)
+        for offered_row, (question, answers) in self._single_answers.items():
+            counted_answers = limited_answers(question, answers, self._hostile)
+            answer_sums[offered_row] = np.sum(list(counted_answers.values()), axis=0)
+        return answer_sums
 
     def take(self, results: Mapping[Client, ClientResult]) -> None:
         """Store the sketches of clients that trained on both halves, and add the answers of all.
@@ -247,9 +261,12 @@ class AnswerSums:
         )
         if client_answer is not None:
             offered_row = task.offered[0]
-            self.by_row[offered_row] = self.by_row.get(offered_row, 0.0) + client_answer.astype(
-                np.float64
-            )
+            client_answer = client_answer.astype(np.float64)
+            if self._hostile:
+                _, answers = self._single_answers.setdefault(offered_row, (question, {}))
+                answers[client] = client_answer
+            else:
+                self._sums[offered_row] = self._sums.get(offered_row, 0.0) + client_answer
 
 
 def limit_updates(results: Iterable[ClientResult], wire: Wire, plan: Plan) -> None:

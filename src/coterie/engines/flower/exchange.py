@@ -408,10 +408,11 @@ class GridExchanges:
         """The replies to a part of the plan, in the form that the part needs."""
         if self.masking is not None:
             return self.masking.replies(part_name, results, refused)
+        robust = self.settings.robust
+        training = self.settings.training
         if part.need == "sums":
-            return flower_sums().added_up(part, results, refused, self.wire)
-        settings = self.settings
-        return gathered(part, results, refused, self.wire, settings.robust, settings.training)
+            return flower_sums().added_up(part, results, refused, self.wire, robust, training)
+        return gathered(part, results, refused, self.wire, robust, training)
 
     def _parsed(
         self, plan: Plan, reply_messages: Sequence[Message]

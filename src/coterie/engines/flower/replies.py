@@ -385,7 +385,7 @@ def gathered(
     claimed = {client: results[client].examples for client in sorted(results)}
     counted = robust.counted(claimed)
     # A long update is scaled down, or refused.
-    limits = robust.limited(_update_lengths(plan, results, wire, training, counted), claimed)
+    limits = robust.limited(update_lengths(plan, results, wire, training, counted), claimed)
     counted_results: dict[Client, ClientResult] = {}
     for client in claimed:
         if client not in limits.refused:
@@ -420,16 +420,23 @@ def gathered(
     return needed(plan, replace(replies, updates=updates_of_all))
 
 
-def _update_lengths(
+def update_lengths(
     plan: Plan,
     results: Mapping[Client, ClientResult],
     wire: Wire,
     training: Training,
     counted: Mapping[Client, int],
 ) -> dict[Client, Length]:
-    """The lengths of the updates of clients that trained, and the lengths to expect of them.
+    """Compute the lengths of the updates of clients that trained, and the lengths to expect of them.
 
     The expected length depends on the models from which a client started, and on its steps.
+
+    Args:
+        plan: The plan.
+        results: Client -> the result of its task.
+        wire: The wire between clients and server.
+        training: Training settings of the experiment.
+        counted: Client -> the number of examples that it counts for.
     """
     client_updates: dict[Client, tuple[Tensor, ...]] = {}
     chosen_models: dict[Client, tuple[int, ...]] = {}

@@ -15,9 +15,10 @@ from flwr.app import Context, RecordDict
 from torch import Tensor
 
 from coterie.boundary import Boundary, Wire
-from coterie.core import Client, Note, Plan, Question, Replies, Task
+from coterie.core import Client, Note, Plan, Question, Replies, Task, Training
 from coterie.extensions import provided
 from coterie.models.layout import Layout
+from coterie.robust import Robust
 from coterie.training import ClientResult, Order
 
 Ask = Callable[[Mapping[Client, RecordDict]], Mapping[Client, RecordDict]]
@@ -116,8 +117,10 @@ class FlowerSums(Protocol):
         results: Mapping[Client, ClientResult],
         refused: Mapping[Client, str],
         wire: Wire,
+        robust: Robust,
+        training: Training,
     ) -> Replies:
-        """Combine the replies to a plan that needs only sums, without masks.
+        """Combine the plausible replies to a plan that needs only sums, without masks.
 
         They are kept as sums, and everything else is dropped.
 
@@ -126,6 +129,8 @@ class FlowerSums(Protocol):
             results: Client -> its result after parsing.
             refused: Client -> why its reply was refused.
             wire: The wire between clients and server.
+            robust: Limits on the effect of one client on the others.
+            training: Training settings of the experiment.
         """
         ...
 

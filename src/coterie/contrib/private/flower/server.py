@@ -24,16 +24,29 @@ from flwr.app import RecordDict
 from torch import Tensor
 
 from coterie.boundary import Wire
+from coterie.contrib.private.answers import flaw_of, limited_answers
 from coterie.contrib.private.cells import question_of
 from coterie.contrib.private.flower import steps
 from coterie.contrib.private.flower.steps import MASKED, MASKS, step_message
 from coterie.contrib.private.flower.sum_layout import Decoded, SumLayout
 from coterie.contrib.private.masks import MaskedSum, ProtocolError
 from coterie.contrib.private.sums import NoiseShare, min_answers
-from coterie.core import Client, Means, Note, Plan, QuestionSums, Replies, Task, amounts
+from coterie.core import (
+    Client,
+    Means,
+    Note,
+    Plan,
+    QuestionSums,
+    Replies,
+    Task,
+    Training,
+    amounts,
+)
 from coterie.engines.flower import messages
 from coterie.engines.flower.messages import ANSWER, CELL, CONFIG, MAX_ROUNDING_ERROR, Unfit
+from coterie.engines.flower.replies import update_lengths
 from coterie.engines.flower.sums import Ask
+from coterie.robust import Robust
 from coterie.settings import SettingError
 from coterie.training import ClientResult, sketch_size
 
@@ -470,46 +483,80 @@ def read_answer(
     # NaN fails, too.
     if not (np.abs(answer_numbers) <= 1 + MAX_ROUNDING_ERROR).all():
         raise Unfit("its answer to a question has numbers that are not between -1 and 1")
+    flaw = flaw_of(question, answer_numbers)
+    if flaw is not None:
+        raise Unfit(flaw)
     return answer_numbers, None
 
 
 def added_up(
-    plan: Plan, results: Mapping[Client, ClientResult], refused: Mapping[Client, str], wire: Wire
+    plan: Plan,
+    results: Mapping[Client, ClientResult],
+    refused: Mapping[Client, str],
+    wire: Wire,
+    robust: Robust,
+    training: Training,
 ) -> Replies:
-    """Combine the replies to a plan that needs only sums, without masks. Everything but the sums is dropped.
+    """Combine the plausible replies to a plan that needs only sums, without masks. Everything but the sums is dropped.
 
     Args:
         plan: The plan.
         results: Client -> its result after parsing.
         refused: Client -> why its reply was refused.
         wire: The wire between clients and server.
+        robust: Limits on the effect of one client on the others.
+        training: Training settings of the experiment.
     """
-    # Without masks the server could read single updates, and adds them up at once.
+    # Without masks the server sees single updates: it limits them, and adds them up at once.
+    claimed = {client: results[client].examples for client in sorted(results)}
+    counted = robust.counted(claimed)
+    limits = robust.limited(update_lengths(plan, results, wire, training, counted), claimed)
+    refused = {**refused, **limits.refused}
+    results = {client: results[client] for client in claimed if client not in limits.refused}
     clients = sorted(results)
-    running_means = Means(len(plan.models), wire.layout.size)
+    running_means = Means(len(plan.models), wire.layout.size, robust)
     # The mean update of each model, over the clients that have trained from it.
     trained_clients = [client for client in clients if results[client].updates]
     if trained_clients:
-        example_counts = np.array([results[client].examples for client in trained_clients])
+        limited_updates = []
+        for client in trained_clients:
+            scale_factor = limits.scaled.get(client, 1.0)
+            limited_updates.append(results[client].updates[0] * scale_factor)
+        example_counts = np.array([counted[client] for client in trained_clients])
         running_means.add(
-            torch.stack([results[client].updates[0] for client in trained_clients]),
+            torch.stack(limited_updates),
             amounts(example_counts, plan.weighting),
             [results[client].chosen for client in trained_clients],
         )
-    # The sums of the answers, by the first offered row.
-    answers_by_row: dict[int, np.ndarray] = {}
-    for client in clients:
-        client_answer = results[client].answer
-        if client_answer is not None:
-            offered_row = plan.tasks[client].offered[0]
-            answers_by_row[offered_row] = answers_by_row.get(offered_row, 0.0) + client_answer
+    answers_by_row = _answer_sums(plan, results, robust.hostile)
     mean_updates = running_means.means
     if plan.private.hides_choices:
         # The server divides by all clients that answered: it does not know who chose a model.
         answering_shares = torch.from_numpy(running_means.counts / max(len(clients), 1)).float()
         mean_updates = mean_updates * answering_shares[:, None]
         results = {client: replace(result, chosen=()) for client, result in results.items()}
-    return _replies(results, refused, PartSums(mean_updates, running_means.counts, answers_by_row))
+    replies = _replies(
+        results, refused, PartSums(mean_updates, running_means.counts, answers_by_row)
+    )
+    return replace(replies, limits=replace(replies.limits, scaled=limits.scaled))
+
+
+def _answer_sums(
+    plan: Plan, results: Mapping[Client, ClientResult], hostile: int
+) -> dict[int, np.ndarray]:
+    """First offered row -> the sum of the clients' answers, limited by each other."""
+    answers_of_row: dict[int, dict[Client, np.ndarray]] = {}
+    for client, result in sorted(results.items()):
+        if result.answer is not None:
+            offered_row = plan.tasks[client].offered[0]
+            answers_of_row.setdefault(offered_row, {})[client] = result.answer
+    answer_sums = {}
+    for offered_row, answers in answers_of_row.items():
+        question = question_of(plan.tasks[min(answers)])
+        assert question is not None
+        counted_answers = limited_answers(question, answers, hostile)
+        answer_sums[offered_row] = np.sum(list(counted_answers.values()), axis=0)
+    return answer_sums
 
 
 def _replies(
