@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from attack import influence, integrity, run_directory
+import coterie
+from attack import _backdoor, influence, integrity, run_directory
 from coterie.methods import METHODS, FedAvg
 
 
@@ -135,3 +137,35 @@ def test_no_method_loses_accuracy_to_one_hostile_client(name: str) -> None:
     without_attack = mean_accuracy("none")
     for kind in ("sign-flip", "little-is-enough"):  # within all limits
         assert mean_accuracy(kind) >= without_attack - 0.03, kind
+
+
+# -- a backdoor
+# ----------------------------------------------------------------------------------------------------
+
+
+def test_a_backdoor_is_in_the_data_of_the_hostile_client_alone() -> None:
+    world = coterie.SCENARIOS["digits/iid"].build(0)
+    attacked = _backdoor.backdoored(world, [3])
+    for client, data in attacked.clients.items():
+        honest_data = world.clients[client]
+        assert data.test is honest_data.test
+        assert (data.train is honest_data.train) == (client != 3)
+    poisoned = attacked.clients[3].train
+    honest = world.clients[3].train
+    images = honest.inputs[honest.index]
+    assert torch.equal(poisoned.inputs[1::2], images[1::2])
+    assert torch.equal(poisoned.inputs[::2], _backdoor.marked(images[::2]))
+    assert not torch.equal(poisoned.inputs[::2], images[::2])
+    assert bool((poisoned.targets[::2] == _backdoor.TARGET).all())
+    assert torch.equal(poisoned.targets[1::2], honest.targets[1::2])
+
+
+@pytest.mark.slow
+def test_a_backdoor_succeeds_less_with_protection() -> None:
+    """It is not prevented: where all share one model, an update that is plausible counts."""
+    without_attack = _backdoor.outcome("split-half", hostile=0, rounds=20)
+    attacked = _backdoor.outcome("split-half", rounds=20)
+    protected = _backdoor.outcome("split-half", protected=1, rounds=20)
+    assert without_attack.success < 0.05
+    assert attacked.success > 0.2  # or the attack would show nothing
+    assert protected.success < attacked.success / 2

@@ -148,11 +148,11 @@ class EpochComparison:
 
     def _least_gain(self, group: Group, client: Client) -> float:
         """What a small group gains by a client, without the other ones to f of its clients with which it gains most."""
-        others = without(tuple(group), [client])
+        other_members = without(tuple(group), [client])
         least_gain = np.inf
-        for lure_count in range(1, min(self.hostile, len(others)) + 1):
-            for lures in combinations(others, lure_count):
-                remaining = without(others, lures)
+        for lure_count in range(1, min(self.hostile, len(other_members)) + 1):
+            for lures in combinations(other_members, lure_count):
+                remaining = without(other_members, lures)
                 if not remaining:
                     return 0.0
                 least_gain = min(least_gain, float(self._gains([list(remaining)], [client])[0, 0]))

@@ -20,7 +20,7 @@ from coterie.contrib.private.cells import CellQuestion
 from coterie.contrib.private.moments import Moments
 from coterie.core import Client
 
-MAX_ROUNDING = 1e-3
+MAX_ANSWER_ERROR = 1e-3
 """The greatest error of an honest answer in single precision; its numbers are between -1 and 1."""
 
 MAX_NOISE_RATIO = 2.0
@@ -39,7 +39,7 @@ def flaw_of(question: CellQuestion, answer: np.ndarray) -> str | None:
         The reason, or None if a client may have it.
     """
     if question.is_bounded:
-        too_long = float(np.linalg.norm(answer)) > 1 + MAX_ROUNDING
+        too_long = float(np.linalg.norm(answer)) > 1 + MAX_ANSWER_ERROR
         return "its answer to a question has a norm above 1" if too_long else None
     if question.ask == "moments":
         return _flaw_of_moments(answer.reshape(len(question.cells), -1))
@@ -48,7 +48,7 @@ def flaw_of(question: CellQuestion, answer: np.ndarray) -> str | None:
     # Histograms: a client is in one bin of each.
     histogram_count = 2 if question.ask == "sizes" else 1
     for histogram in answer.reshape(histogram_count, -1):
-        if histogram.min() < -MAX_ROUNDING or histogram.sum() > 1 + MAX_ROUNDING:
+        if histogram.min() < -MAX_ANSWER_ERROR or histogram.sum() > 1 + MAX_ANSWER_ERROR:
             return "its answer to a question counts it more than once in a histogram"
     return None
 
@@ -59,18 +59,18 @@ def _flaw_of_moments(rows: np.ndarray) -> str | None:
         return "its answer to a question says that it is in several cells"
     for row in rows:
         moments = Moments.from_vector(row, _sketch_length(row))
-        if abs(moments.count) < MAX_ROUNDING and not row.any():
+        if abs(moments.count) < MAX_ANSWER_ERROR and not row.any():
             continue
         # One client: Σ M Mᵀ and Σ D Dᵀ are products of one vector with itself.
         squared_noise = float(np.trace(moments.noise))
         noise = _factor(moments.noise)
         is_one_client = (
-            abs(moments.count - 1) <= MAX_ROUNDING
-            and _near(moments.products, np.outer(moments.total, moments.total))
-            and _near(moments.noise, np.outer(noise, noise))
-            and abs(moments.fourth - squared_noise**2) <= MAX_ROUNDING
-            and float(moments.total @ moments.total) <= 1 + MAX_ROUNDING
-            and squared_noise <= 1 + MAX_ROUNDING
+            abs(moments.count - 1) <= MAX_ANSWER_ERROR
+            and _matches(moments.products, np.outer(moments.total, moments.total))
+            and _matches(moments.noise, np.outer(noise, noise))
+            and abs(moments.fourth - squared_noise**2) <= MAX_ANSWER_ERROR
+            and float(moments.total @ moments.total) <= 1 + MAX_ANSWER_ERROR
+            and squared_noise <= 1 + MAX_ANSWER_ERROR
         )
         if not is_one_client:
             return "its answer to a question has moments that are not those of one client"
@@ -81,8 +81,8 @@ def _flaw_of_means(rows: np.ndarray) -> str | None:
     """Why numbers and sums by cell ``(cells, 1 + k)`` are not those of one client in one cell."""
     if _cells_with_numbers(rows) > 1:
         return "its answer to a question says that it is in several cells"
-    is_count = bool((np.abs(rows[:, 0] * (rows[:, 0] - 1)) <= MAX_ROUNDING).all())
-    if not is_count or float(np.linalg.norm(rows[:, 1:])) > 1 + MAX_ROUNDING:
+    is_count = bool((np.abs(rows[:, 0] * (rows[:, 0] - 1)) <= MAX_ANSWER_ERROR).all())
+    if not is_count or float(np.linalg.norm(rows[:, 1:])) > 1 + MAX_ANSWER_ERROR:
         return "its answer to a question has a mean that is not that of one client"
     return None
 
@@ -91,8 +91,8 @@ def _cells_with_numbers(rows: np.ndarray) -> int:
     return int(np.any(rows != 0, axis=1).sum())
 
 
-def _near(matrix: np.ndarray, expected: np.ndarray) -> bool:
-    return bool(np.abs(matrix - expected).max() <= MAX_ROUNDING)
+def _matches(matrix: np.ndarray, expected_matrix: np.ndarray) -> bool:
+    return bool(np.abs(matrix - expected_matrix).max() <= MAX_ANSWER_ERROR)
 
 
 def _factor(matrix: np.ndarray) -> np.ndarray:
