@@ -369,6 +369,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "row-privacy": row_privacy_table.row_privacy,
     "influence": influence_table.influence,
     "influence-honest": influence_table.influence_honest,
+    "backdoor": influence_table.backdoor,
     "scale": scale_table.scale,
     "scale-memory": scale_table.memory,
     "scale-growth": scale_table.growth,

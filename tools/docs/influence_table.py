@@ -14,6 +14,8 @@ from measured import table
 
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ROOT / "benchmarks" / "results" / "influence.jsonl"
+COST = ROOT / "benchmarks" / "results" / "protection-cost.jsonl"
+BACKDOOR = ROOT / "benchmarks" / "results" / "backdoor.jsonl"
 
 GROUPS = "digits/label-permutation"
 
@@ -87,27 +89,68 @@ def _worst(lost: dict[str, list[float]]) -> tuple[str, str]:
 
 
 def influence_honest() -> str:
-    """A row per scenario: what protection changes where no client is hostile, for each method."""
-    differences: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    worlds = sorted({json.loads(line)["world"] for line in _lines()})
-    for world in worlds:
-        rows = [row for row in rows_of(world) if row["attack"] == "none" and row["hostile"] == 1]
-        accuracies = {
-            (row["method"], row["seed"], row["protected"]): row["accuracy"] for row in rows
-        }
-        for (method, seed, protected), accuracy in accuracies.items():
-            if protected == 1 and (method, seed, 0) in accuracies:
-                differences[world][method].append(accuracies[method, seed, 0] - accuracy)
-    methods = sorted({method for of_world in differences.values() for method in of_world})
+    """A row per world and method: what protection changes where no client is hostile."""
+    scores: dict[tuple[str, str], dict[int, dict[int, float]]] = defaultdict(
+        lambda: defaultdict(dict)
+    )
+    for row in _rows_of_file(COST):
+        scores[row["world"], row["method"]][row["seed"]][row["protected"]] = row["score"]
+    cells: dict[str, dict[str, str]] = defaultdict(dict)
+    methods = set()
+    for (world, method), score_of_seed in scores.items():
+        differences = []
+        for score in score_of_seed.values():
+            if len(score) == 2:
+                differences.append(score[0] - score[1])
+        if differences:
+            cells[world][method] = _with_error(differences)
+            methods.add(method)
     lines = []
-    for world, of_world in differences.items():
-        cells = []
-        for method in methods:
-            lost = of_world.get(method)
-            cells.append(f"{statistics.mean(lost):.3f}" if lost else "")
-        lines.append((f"`{world}`", *cells))
-    head = ("scenario", *(f"`{method}`" for method in methods))
+    for world in sorted(cells):
+        lines.append((f"`{world}`", *(cells[world].get(method, "") for method in sorted(methods))))
+    head = ("world", *(f"`{method}`" for method in sorted(methods)))
     return table(head, lines, "l" + "r" * len(methods))
+
+
+def _with_error(differences: list[float]) -> str:
+    """The mean over seeds with its standard error, and the number of seeds: ``.010 ± .004 (5)``."""
+    # No minus sign before a mean that rounds to zero.
+    mean = round(statistics.mean(differences), 3) + 0.0
+    if len(differences) == 1:
+        return f"{mean:.3f} (1)"
+    error = statistics.stdev(differences) / len(differences) ** 0.5
+    return f"{mean:.3f} ± {error:.3f} ({len(differences)})"
+
+
+def backdoor() -> str:
+    """A row per method: the success of a backdoor, and the accuracy on clean images."""
+    values: dict[tuple[str, int, int], list[dict[str, Any]]] = defaultdict(list)
+    for row in _rows_of_file(BACKDOOR):
+        values[row["method"], row["hostile"], row["protected"]].append(row)
+    lines = []
+    for method in sorted({method for method, _, _ in values}):
+        cells = []
+        for hostile, protected in ((0, 0), (1, 0), (1, 1)):
+            rows = values[method, hostile, protected]
+            for name in ("success", "accuracy"):
+                cells.append(f"{statistics.mean(row[name] for row in rows):.3f}" if rows else "")
+        seeds = len(values[method, 1, 1])
+        lines.append((f"`{method}`", *cells, str(seeds)))
+    head = (
+        "method",
+        "none hostile: success",
+        "accuracy",
+        "without protection: success",
+        "accuracy",
+        "with protection: success",
+        "accuracy",
+        "seeds",
+    )
+    return table(head, lines, "lrrrrrrr")
+
+
+def _rows_of_file(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
 
 
 def _lines() -> list[str]:
