@@ -105,6 +105,37 @@ def test_gradients_of_dense_layers_are_those_of_autograd(
     torch.testing.assert_close(block, alone, rtol=1e-4, atol=2e-6)
 
 
+@pytest.mark.parametrize("num_classes", [3, 40])
+def test_the_derivative_without_padding_has_the_same_bits(num_classes: int) -> None:
+    gen = torch.Generator().manual_seed(0)
+    for batch in (1, 7, 10, 56, 64):
+        outputs = 4 * torch.randn(5, batch, num_classes, generator=gen)
+        targets = torch.randint(0, num_classes, (5, batch), generator=gen)
+        is_present = torch.ones(5, batch, dtype=torch.bool)
+        general = blocks.of_cross_entropy(outputs, targets, is_present)
+        assert torch.equal(blocks.of_cross_entropy_of_all(outputs, targets, is_present), general), (
+            batch
+        )
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+@pytest.mark.parametrize("sizes", [(9, 9, 9), (9, 7, 9)])
+def test_padding_and_ignored_targets_take_the_general_derivative(
+    sizes: tuple[int, ...], ignored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    splits = [examples(size, seed=i) for i, size in enumerate(sizes)]
+    if ignored:
+        targets = splits[1].targets.clone()
+        targets[2] = IGNORED
+        splits[1] = replace(splits[1], targets=targets)
+    needs_general = ignored or len(set(sizes)) > 1
+    unused = "of_cross_entropy_of_all" if needs_general else "of_cross_entropy"
+    monkeypatch.setattr(blocks, unused, None)
+    learner, rows = learner_of(mlp)
+    together, alone = both_ways(learner, splits, Training(batch=4, epochs=2), rows)
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.uint8], ids=str)
 def test_images_are_flattened(dtype: torch.dtype) -> None:
     learner, rows = learner_of(lambda: nets.dense((1, 2, 3), CLASSES, (4,)))

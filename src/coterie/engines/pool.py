@@ -476,6 +476,8 @@ class ClientPool:
 
     def _divided(self, placed: PlacedOrder, more_slots: Iterator[int]) -> list[PlacedOrder]:
         """The orders into which an order is divided, each with slots of its own."""
+        if not placed.order.task.halves and placed.order.task.personal is None:
+            return [placed]
         # A client with too few examples for two halves trains once, on all of them.
         can_halve = halvable(self._training_data(placed.order), self.fewest_in_a_step)
         orders = local.divided(placed.order, can_halve=can_halve)

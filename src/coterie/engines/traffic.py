@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 
 from coterie.boundary import NUMBER_BYTES, Wire
-from coterie.core import Client, Need, Plan, Replies, Task
+from coterie.core import Client, Plan, Replies, Task
 from coterie.training import sketch_size
 from coterie.training.statistics import sizes
 
@@ -31,45 +30,61 @@ def traffic(plan: Plan, wire: Wire) -> tuple[int, int]:
     # Held-out losses: the number of examples, sums, and products.
     for model_count in held_models(plan).values():
         bytes_up += (1 + model_count + model_count * (model_count + 1) // 2) * NUMBER_BYTES
-    # Each task costs the offered models on the way down, and the reply on the way up.
-    for need, task, sketch_length, model_slots in _tasks_of(plan, wire.layout.size):
-        # The columns that are sent, which are fewer if layers stay at the client.
-        if task.local_layers not in columns_of_layers:
-            columns_of_layers[task.local_layers] = wire.columns(task)
-        parameter_columns, other_columns = columns_of_layers[task.local_layers]
-        row_numbers = parameter_columns + other_columns
-        question = task.private.question
-        if question is not None:
-            states_cell = question.asks_cell and not model_slots
-            bytes_up += (states_cell or question.length(sketch_length)) * NUMBER_BYTES
-            bytes_down += question.sent * NUMBER_BYTES
-        # No model is sent to a client that only answers a question.
-        if need == "sums" and not (task.trains or task.measure):
-            continue
-        if not (row_numbers or task.measure or task.holdout.report_losses or task.statistics):
-            continue
-        both_halves = task.halves and need != "sums"
-        update_count = task.trains * task.private.sends_update * (2 if both_halves else 1)
-        update_bytes = update_count * wire.bytes_of(parameter_columns, other_columns)
-        if model_slots:
-            # An update in each slot, and the number of clients in it.
-            bytes_up += model_slots * (update_bytes + NUMBER_BYTES)
-        else:
-            bytes_up += update_bytes + _reply_numbers(task, wire) * NUMBER_BYTES
-        bytes_down += len(task.offered) * row_numbers * NUMBER_BYTES
+    for _, part in plan.leaves():
+        sketch_length = sketch_size(part, wire.layout.size)
+        # A method often gives the same task to all clients.
+        num_clients_of_task = Counter(map(id, part.tasks.values()))
+        task_of_id = {id(task): task for task in part.tasks.values()}
+        for task_id, num_clients in num_clients_of_task.items():
+            task = task_of_id[task_id]
+            # The columns that are sent, which are fewer if layers stay at the client.
+            if task.local_layers not in columns_of_layers:
+                columns_of_layers[task.local_layers] = wire.columns(task)
+            columns = columns_of_layers[task.local_layers]
+            task_up, task_down = _traffic_of_task(part, task, sketch_length, columns, wire)
+            bytes_up += num_clients * task_up
+            bytes_down += num_clients * task_down
     return bytes_up, bytes_down
 
 
-def _tasks_of(plan: Plan, row_length: int) -> Iterator[tuple[Need, Task, int, int]]:
-    """All tasks of a plan's parts: (what the part needs, task, numbers of a sketch, slots of a hidden plan)."""
-    for _, part in plan.leaves():
-        for task in part.tasks.values():
-            yield (
-                part.need,
-                task,
-                sketch_size(part, row_length),
-                len(part.models) * part.private.hides_choices,
-            )
+def _traffic_of_task(
+    plan: Plan, task: Task, sketch_length: int, columns: tuple[int, int], wire: Wire
+) -> tuple[int, int]:
+    """The bytes of one client's task, up and down: the offered models, and the reply without held-out losses.
+
+    Args:
+        plan: The plan without parts that has the task.
+        task: The task.
+        sketch_length: Numbers of a sketch.
+        columns: Parameters, and other entries of a row, that are sent.
+        wire: The wire between clients and server.
+    """
+    bytes_up = 0
+    bytes_down = 0
+    # Where the plan hides which model a client took: an update for each model.
+    model_slots = len(plan.models) * plan.private.hides_choices
+    parameter_columns, other_columns = columns
+    row_numbers = parameter_columns + other_columns
+    question = task.private.question
+    if question is not None:
+        states_cell = question.asks_cell and not model_slots
+        bytes_up += (states_cell or question.length(sketch_length)) * NUMBER_BYTES
+        bytes_down += question.sent * NUMBER_BYTES
+    # No model is sent to a client that only answers a question.
+    if plan.need == "sums" and not (task.trains or task.measure):
+        return bytes_up, bytes_down
+    if not (row_numbers or task.measure or task.holdout.report_losses or task.statistics):
+        return bytes_up, bytes_down
+    both_halves = task.halves and plan.need != "sums"
+    update_count = task.trains * task.private.sends_update * (2 if both_halves else 1)
+    update_bytes = update_count * wire.bytes_of(parameter_columns, other_columns)
+    if model_slots:
+        # An update in each slot, and the number of clients in it.
+        bytes_up += model_slots * (update_bytes + NUMBER_BYTES)
+    else:
+        bytes_up += update_bytes + _reply_numbers(task, wire) * NUMBER_BYTES
+    bytes_down += len(task.offered) * row_numbers * NUMBER_BYTES
+    return bytes_up, bytes_down
 
 
 def _reply_numbers(task: Task, wire: Wire) -> int:

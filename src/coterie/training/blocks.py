@@ -119,6 +119,9 @@ class Block:
         self.client_loss = torch.func.vmap(learner.objective.loss)
         # Whether the loss is the cross entropy of classes; the targets show it.
         self.of_classes = False
+        # Whether it is the mean over all examples of a batch, without padding; the first pass shows
+        # it.
+        self.all_count: bool | None = None
 
     def train(
         self,
@@ -149,6 +152,7 @@ class Block:
         learner.reset()
         learner.module.train()
         self.of_classes = learner.objective.takes_classes(splits[0].targets)
+        self.all_count = None
         # Clients with fewer examples are padded to the length of the longest, and padding does not
         # count in the loss.
         longest = max(splits, key=len)
@@ -166,6 +170,10 @@ class Block:
             first_starts = batch_starts(len(longest), stage_training, learner.min_batch)
             for pass_starts in passes(first_starts, stage_training):
                 inputs, targets = self._shuffled(splits, len(longest), generators)
+                if self.of_classes and self.stack is not None and self.all_count is None:
+                    # Later passes have the same examples in another order.
+                    is_padded = min(map(len, splits)) < len(longest)
+                    self.all_count = not is_padded and bool(counted(targets).all())
                 for batch_start in pass_starts:
                     batch_columns = slice(batch_start, batch_start + batch_size)
                     make_step(
@@ -358,7 +366,9 @@ class Block:
 
     def _derivative(self) -> Derivative:
         """The derivative of the loss by the outputs of a stack of dense layers."""
-        return of_cross_entropy if self.of_classes else self._of_loss
+        if not self.of_classes:
+            return self._of_loss
+        return of_cross_entropy_of_all if self.all_count else of_cross_entropy
 
     def _of_loss(self, outputs: Tensor, targets: Tensor, is_present: Tensor) -> Tensor:
         """Derivatives ``(w, b, classes)`` of the sum of the clients' losses by their outputs, by autograd."""
@@ -580,20 +590,29 @@ derivatives ``(w, b, m)``."""
 
 def of_cross_entropy(outputs: Tensor, targets: Tensor, is_present: Tensor) -> Tensor:
     """Derivatives ``(w, b, classes)`` of each client's mean cross entropy by its outputs, for classes ``(w, b)``."""
+    is_counted = counted(targets) & is_present
+    # Targets that do not count may be no class.
+    derivatives = _of_each_example(outputs, targets.clamp(min=0))
+    # The mean is over the number of predictions that count.
+    return derivatives.mul_(
+        (is_counted / is_counted.sum(1, keepdim=True).clamp(min=1)).unsqueeze(2)
+    )
+
+
+def of_cross_entropy_of_all(outputs: Tensor, targets: Tensor, is_present: Tensor) -> Tensor:
+    """:func:`of_cross_entropy` where all predictions count and none is padding: the same bits in a third of the calls."""
+    return _of_each_example(outputs, targets).mul_(1 / targets.shape[1])
+
+
+def _of_each_example(outputs: Tensor, classes: Tensor) -> Tensor:
+    """Derivatives ``(w, b, classes)`` of each example's cross entropy: softmax minus one at the class of its target."""
     if outputs.shape[2] < MAX_CLASSES_FIRST:
         derivatives = torch.softmax(outputs.permute(2, 0, 1), 0).permute(1, 2, 0).contiguous()
     else:
         derivatives = torch.softmax(outputs, 2)
-    is_counted = counted(targets) & is_present
-    # Targets that do not count may be no class.
-    target_classes = targets.clamp(min=0).unsqueeze(2)
-    # The derivative of the cross entropy by the outputs is softmax minus one at the target's class,
-    # over the number of predictions that count.
-    derivatives.scatter_add_(
-        2, target_classes, derivatives.new_full((), -1.0).expand(target_classes.shape)
-    )
-    return derivatives.mul_(
-        (is_counted / is_counted.sum(1, keepdim=True).clamp(min=1)).unsqueeze(2)
+    classes = classes.unsqueeze(2)
+    return derivatives.scatter_add_(
+        2, classes, derivatives.new_full((), -1.0).expand(classes.shape)
     )
 
 

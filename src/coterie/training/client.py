@@ -126,6 +126,9 @@ def combined(results: Sequence[tuple[Order, ClientResult]]) -> ClientResult:
         The result: the updates of both halves, and the personal model and the held-out losses of the
         third order, if there is one.
     """
+    # The usual case: one order, which was not divided.
+    if len(results) == 1 and not results[0][0].beside_halves:
+        return results[0][1]
     result_of_half: dict[int, ClientResult] = {}
     result_on_all_data: ClientResult | None = None
     refused: str | None = None
@@ -433,7 +436,13 @@ def _trained_together(
         stages=order.task.stages,
         correction=_corrections(jobs),
     )
-    updates = [model_row.cpu() - model for model_row, model in zip(trained, models, strict=True)]
+    trained = trained.cpu()
+    if personal is None and not order.task.holdout.report_losses:
+        # No other block comes before the updates are sent, so they need no memory of their own.
+        for model_row, model in zip(trained, models, strict=True):
+            model_row.sub_(model)
+        return list(trained), [None] * len(jobs)
+    updates = [model_row - model for model_row, model in zip(trained, models, strict=True)]
     if personal is None:
         return updates, [None] * len(jobs)
     return updates, _personal_together(learner, jobs, personal, models, updates)

@@ -223,7 +223,7 @@ class Job:
             ValueError: It is a half, and the client has too few examples.
         """
         if order.half is None:
-            return replace(self, order=order)
+            return self if order is self.order else replace(self, order=order)
         # Both halves are drawn by the seed of the whole task, so that they do not overlap.
         positions = halves(self.data.train, order.client_draws)[order.half]
         half_of_data = replace(self.data, train=self.data.train.at(positions))
