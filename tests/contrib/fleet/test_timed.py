@@ -12,11 +12,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
 
 import coterie
 from coterie.contrib.fleet import Device, Rhythm, Timed
 from coterie.contrib.fleet.devices import (
     DEVICE_CLASSES,
+    OPERATIONS_OF_MEASURED_BATCH,
     SECONDS_OF_DAY,
     TaskWork,
     drawn,
@@ -95,9 +97,48 @@ def test_devices_are_drawn_by_client_and_seed() -> None:
     assert drawn(5, shares, 0.5, 7) != drawn(5, shares, 0.5, 8)
 
 
+def test_a_measured_phone_takes_the_time_that_was_measured() -> None:
+    """Ten images on the CNN of the measurement: 3,136 · 2,048 and other products, see there."""
+    batch = TaskWork(operations=OPERATIONS_OF_MEASURED_BATCH, bytes_down=0.0, bytes_up=0.0)
+    for name, seconds in (("nexus-6", 1.642), ("redmi-note-8", 0.588), ("galaxy-note-10", 0.179)):
+        device = drawn(0, {name: 1.0}, 0.0, 0)
+        assert device.name == name
+        assert device.seconds(batch) == pytest.approx(seconds)
+    # The forward pass of the network, from PyTorch's own count: two operations for a product.
+    with torch.device("meta"):
+        network = torch.nn.Sequential(
+            torch.nn.Conv2d(1, 32, 5, padding="same"),
+            torch.nn.MaxPool2d(2),
+            torch.nn.Conv2d(32, 64, 5, padding="same"),
+            torch.nn.MaxPool2d(2),
+            torch.nn.Flatten(),
+            torch.nn.Linear(3136, 2048),
+            torch.nn.Linear(2048, 62),
+        )
+        with FlopCounterMode(display=False) as counter:
+            network(torch.zeros(10, 1, 28, 28))
+    assert 3 * counter.get_total_flops() == OPERATIONS_OF_MEASURED_BATCH
+
+
+def test_energy_is_power_times_seconds() -> None:
+    device = Device(name="server", operations=1e6, down=1e3, up=500.0, phase=0.0)
+    work = TaskWork(operations=3e6, bytes_down=2e3, bytes_up=500.0)
+    # 200 W for three seconds of training, 10 W for two of receiving and one of sending.
+    assert device.joules(work) == pytest.approx(200 * 3 + 10 * (2 + 1))
+
+
+def test_few_time_zones_have_the_same_night() -> None:
+    phases = [drawn(client, {"slow": 1.0}, 0.0, 0, time_zones=2.0).phase for client in range(200)]
+    assert 0 <= min(phases) < max(phases) <= SECONDS_OF_DAY / 12
+    whole_day = [drawn(client, {"slow": 1.0}, 0.0, 0).phase for client in range(200)]
+    assert np.allclose(np.array(whole_day) / 12, phases)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"memory": 16.0}, "timed.memory must be at most 8, what a class of timed.devices has"),
+        ({"time_zones": 25.0}, "time_zones"),
         ({"devices": ("quick=1",)}, "quick"),
         ({"devices": ("fast",)}, "such as fast=0.25"),
         ({"devices": ("fast=-1",)}, "fast=-1"),
@@ -154,6 +195,41 @@ def test_a_round_with_more_clients_than_needed_ends_with_the_first() -> None:
         clock(done)["seconds of the step"]
         < clock(made_rounds(Timed(), 1)[0])["seconds of the step"]
     )
+
+
+@pytest.mark.parametrize("settings", [{}, {"mode": "buffered", "buffer": 1}])
+def test_devices_without_enough_memory_never_take_part(settings: dict[str, Any]) -> None:
+    method = Timed(devices=("fast=0.5", "slow=0.5"), memory=4.0, **settings)
+    state = method.init(_federation())
+    able = {client for client in state.clients if method.device(state, client).name == "fast"}
+    assert 0 < len(able) < 4, "the test needs devices of both classes"
+    for done in made_rounds(method, 6)[1:]:
+        assert set(done.notes[-1].clients) <= able
+        assert clock(done)["replies"] == (1 if settings else len(able))
+
+
+def test_idle_time_and_energy_of_a_round() -> None:
+    method = Timed(devices=("fast=0.5", "slow=0.5"))
+    state = method.init(_federation())
+    numbers = clock(made_rounds(method, 1)[0])
+    training = world().training
+    seconds, joules = [], []
+    for client, client_data in world().clients.items():
+        device = method.device(state, client)
+        work = work_of(
+            Task(offered=(0,)), training, len(client_data.train), state.parameters, 0, method.work
+        )
+        seconds.append(device.seconds(work))
+        joules.append(device.joules(work))
+    # All wait for the slowest.
+    assert numbers["idle device seconds"] == pytest.approx(4 * max(seconds) - sum(seconds))
+    assert numbers["joules"] == pytest.approx(sum(joules))
+    # With a deadline, those that are late have spent the part of their energy until then.
+    deadline = 0.8 * max(seconds)
+    late = clock(made_rounds(replace(method, deadline=deadline), 1)[0])
+    shares = [min(1.0, deadline / client_seconds) for client_seconds in seconds]
+    expected = sum(share * energy for share, energy in zip(shares, joules, strict=True))
+    assert late["joules"] == pytest.approx(expected)
 
 
 def test_nobody_answers_if_all_tasks_fail() -> None:

@@ -1,7 +1,10 @@
 """Devices of a fleet: how long a client's task takes, when a client is available, and whether its task fails.
 
 Times are virtual: they follow from the settings and a seed, and nobody waits for them. The classes
-of devices are round numbers of the order of today's phones, not measurements.
+``fast``, ``middle``, ``slow`` and ``server`` are round numbers of the order of today's devices, not
+measurements. Those with the name of a phone are measurements of C. Yang et al., "Characterizing
+Impacts of Heterogeneity in Federated Learning upon Large-Scale Smartphone Data", WWW 2021, arXiv
+2006.06983, in its repository github.com/PKU-Chengxu/FLASH.
 """
 
 from __future__ import annotations
@@ -33,20 +36,63 @@ class DeviceClass:
         operations: Floating point operations per second in training.
         down: Bytes per second that it receives.
         up: Bytes per second that it sends.
+        memory: Gigabytes of memory.
+        training_watts: Power while it trains. Round numbers, also for measured phones.
+        network_watts: Power while it sends or receives. Round numbers, also for measured phones.
     """
 
     operations: float
     down: float
     up: float
+    memory: float
+    training_watts: float
+    network_watts: float
 
+
+PHONE_POWER = {"training_watts": 4.0, "network_watts": 1.0}
+"""Power of a phone in round numbers."""
+
+MEASURED_NETWORK = {"down": 4.3e6, "up": 3.3e6}
+"""Medians over 19 users, ``models/speed_distri.json`` of FLASH, as kilobytes. The quartiles of the
+download, 3.7 and 7.2 MB/s, are those of a lognormal distribution with a deviation of 0.5."""
+
+OPERATIONS_OF_MEASURED_BATCH = 10 * 6 * 17_211_904
+"""Operations for ten examples of FLASH's CNN for FEMNIST, which makes 17,211,904 products in a
+forward pass: 28 · 28 · 25 · 32 and 14 · 14 · 25 · 32 · 64 in its convolutions, 3136 · 2048 and 2048 · 62
+in its dense layers."""
 
 DEVICE_CLASSES: Mapping[str, DeviceClass] = {
-    "fast": DeviceClass(operations=20e9, down=4e6, up=1e6),
-    "middle": DeviceClass(operations=5e9, down=1.5e6, up=0.4e6),
-    "slow": DeviceClass(operations=1e9, down=0.4e6, up=0.1e6),
-    "server": DeviceClass(operations=1e12, down=1e8, up=1e8),
+    "fast": DeviceClass(operations=20e9, down=4e6, up=1e6, memory=8, **PHONE_POWER),
+    "middle": DeviceClass(operations=5e9, down=1.5e6, up=0.4e6, memory=4, **PHONE_POWER),
+    "slow": DeviceClass(operations=1e9, down=0.4e6, up=0.1e6, memory=2, **PHONE_POWER),
+    "server": DeviceClass(
+        operations=1e12, down=1e8, up=1e8, memory=256, training_watts=200, network_watts=10
+    ),
+    # A batch took 1,642, 588 and 179 ms (``models/utils/device_util/device_util.py``).
+    "nexus-6": DeviceClass(
+        operations=OPERATIONS_OF_MEASURED_BATCH / 1.642,
+        memory=3,
+        **MEASURED_NETWORK,
+        **PHONE_POWER,
+    ),
+    "redmi-note-8": DeviceClass(
+        operations=OPERATIONS_OF_MEASURED_BATCH / 0.588,
+        memory=4,
+        **MEASURED_NETWORK,
+        **PHONE_POWER,
+    ),
+    "galaxy-note-10": DeviceClass(
+        operations=OPERATIONS_OF_MEASURED_BATCH / 0.179,
+        memory=8,
+        **MEASURED_NETWORK,
+        **PHONE_POWER,
+    ),
 }
 """Name -> class. From a fast to a slow phone there is a factor of 20 in computing and 10 in the network."""
+
+MEASURED_PHONES = ("nexus-6=18820", "redmi-note-8=16428", "galaxy-note-10=159")
+"""How many of the 35,407 phones of FLASH's trace are most like each measured one, by their score in
+AI Benchmark; values of ``timed.devices``."""
 
 
 class DeviceDraw(IntEnum):
@@ -79,10 +125,24 @@ class Device:
 
     def seconds(self, work: TaskWork) -> float:
         """Return the seconds from when the server sends a task until it has the reply."""
-        download = work.bytes_down / self.down
-        training = work.operations / self.operations
-        upload = work.bytes_up / self.up
-        return download + training + upload
+        return self._training_seconds(work) + self._network_seconds(work)
+
+    def joules(self, work: TaskWork) -> float:
+        """Return the energy of a task: the power of its class times the seconds."""
+        device_class = DEVICE_CLASSES[self.name]
+        training_joules = device_class.training_watts * self._training_seconds(work)
+        return training_joules + device_class.network_watts * self._network_seconds(work)
+
+    @property
+    def memory(self) -> float:
+        """Gigabytes of memory."""
+        return DEVICE_CLASSES[self.name].memory
+
+    def _training_seconds(self, work: TaskWork) -> float:
+        return work.operations / self.operations
+
+    def _network_seconds(self, work: TaskWork) -> float:
+        return work.bytes_down / self.down + work.bytes_up / self.up
 
 
 @dataclass(frozen=True)
@@ -156,7 +216,13 @@ def shares_of_classes(texts: Sequence[str], setting_name: str) -> dict[str, floa
     return {name: share / total for name, share in share_of_class.items()}
 
 
-def drawn(client: Client, share_of_class: Mapping[str, float], spread: float, seed: int) -> Device:
+def drawn(
+    client: Client,
+    share_of_class: Mapping[str, float],
+    spread: float,
+    seed: int,
+    time_zones: float = 24.0,
+) -> Device:
     """DeviceDraw the device of a client; it is the same at every call.
 
     Args:
@@ -165,13 +231,16 @@ def drawn(client: Client, share_of_class: Mapping[str, float], spread: float, se
         spread: Standard deviation of the logarithm of a device's speed, within its class; computing
             and network have draws of their own.
         seed: Seed of the draws.
+        time_zones: Hours over which the starts of the clients' days are spread.
     """
     names = list(share_of_class)
     class_generator = numpy_generator(seed, DeviceDraw.CLASS, client)
     name = names[int(class_generator.choice(len(names), p=list(share_of_class.values())))]
     device_class = DEVICE_CLASSES[name]
     computing, network = numpy_generator(seed, DeviceDraw.SPEED, client).lognormal(0.0, spread, 2)
-    phase = numpy_generator(seed, DeviceDraw.PHASE, client).uniform(0, SECONDS_OF_DAY)
+    phase = numpy_generator(seed, DeviceDraw.PHASE, client).uniform(
+        0, time_zones * SECONDS_OF_DAY / 24
+    )
     return Device(
         name=name,
         operations=device_class.operations * float(computing),

@@ -42,6 +42,7 @@ import numpy as np
 import torch
 
 from coterie.contrib.fleet.devices import (
+    DEVICE_CLASSES,
     OPERATIONS_OF_TRAINING,
     Device,
     DeviceDraw,
@@ -82,6 +83,7 @@ class WorkInProgress:
         version: the step of the server whose models the client has.
         start: virtual time at which it began.
         finish: virtual time at which the server has the reply.
+        joules: energy that it takes.
         fails: whether no reply arrives then.
     """
 
@@ -89,6 +91,7 @@ class WorkInProgress:
     version: int
     start: float
     finish: float
+    joules: float = 0.0
     fails: bool = False
 
 
@@ -112,6 +115,8 @@ class TimedState:
         until: virtual time at which it ends.
         is_round: whether it is the method's own plan, of all its clients.
         lost_seconds: seconds of devices whose work the next exchange loses.
+        idle_seconds: seconds that devices wait after their reply until the next exchange ends.
+        joules: energy of devices for the next exchange, lost work included.
         notes: notes of the last step.
     """
 
@@ -130,6 +135,8 @@ class TimedState:
     until: float = 0.0
     is_round: bool = True
     lost_seconds: float = 0.0
+    idle_seconds: float = 0.0
+    joules: float = 0.0
     notes: tuple[Note, ...] = ()
 
 
@@ -183,7 +190,7 @@ class Timed:
     )
     devices: tuple[str, ...] = setting(
         ("fast=0.25", "middle=0.5", "slow=0.25"),
-        "shares of the classes of devices: fast, middle, slow, server",
+        "shares of the classes of devices: fast, middle, slow, server; measured: nexus-6, redmi-note-8, galaxy-note-10",
     )
     spread: float = setting(
         0.3, "standard deviation of the logarithm of speeds within a class", ge=0
@@ -193,6 +200,15 @@ class Timed:
         "share of each day in which a client is available, from a time of its own on",
         gt=0,
         le=1,
+    )
+    time_zones: float = setting(
+        24.0,
+        "hours over which these times are spread; few: all at the same time, as at night in one country",
+        ge=0,
+        le=24,
+    )
+    memory: float = setting(
+        0.0, "gigabytes of memory that training needs; devices with less never take part", ge=0
     )
     failures: float = setting(0.0, "probability that a task fails without a reply", ge=0, lt=1)
     work: float = setting(
@@ -216,7 +232,13 @@ class Timed:
                 f"timed.method {method.name} must have fraction 1 with timed.mode buffered, got "
                 f"{needs_of(method).fraction:g}: timed.concurrency says how many clients train at a time"
             )
-        shares_of_classes(self.devices, "timed.devices")
+        share_of_class = shares_of_classes(self.devices, "timed.devices")
+        most_memory = max(DEVICE_CLASSES[name].memory for name in share_of_class)
+        if self.memory > most_memory:
+            raise SettingError(
+                f"timed.memory must be at most {most_memory:g}, what a class of timed.devices has, "
+                f"got {self.memory:g}"
+            )
 
     @property
     def needs(self) -> Needs:
@@ -325,6 +347,8 @@ class Timed:
         """A round: the server sends the plan to all its clients, and waits as the mode says."""
         works = {}
         for client in plan.asked:
+            if not self._has_memory(state, client):
+                continue
             tasks = [part.tasks[client] for _, part in plan.leaves() if client in part.tasks]
             works[client] = self._begun(state, client, tasks)
         arriving = sorted(
@@ -349,19 +373,31 @@ class Timed:
             until = max(work.finish for work in works.values())
         lost_works = [works[client] for client in set(works) - set(in_time)]
         lost_works += state.progress.values()
-        lost_seconds = sum(min(work.finish, until) - min(work.start, until) for work in lost_works)
+        lost_seconds = 0.0
+        joules = sum(works[client].joules for client in in_time)
+        for work in lost_works:
+            worked_seconds = min(work.finish, until) - min(work.start, until)
+            lost_seconds += worked_seconds
+            # Energy for the part that was done.
+            if worked_seconds:
+                joules += work.joules * worked_seconds / (work.finish - work.start)
         return replace(
             state,
             arriving=tuple(sorted(in_time)),
             until=until,
             is_round=True,
             lost_seconds=lost_seconds,
+            idle_seconds=sum(until - works[client].finish for client in in_time),
+            joules=joules,
         )
 
     def _scheduled_arrivals(self, state: TimedState, plan: Plan) -> TimedState:
         """FedBuff, Algorithm 1: idle clients start from the current models; the next K replies end the step."""
         progress = dict(state.progress)
-        idle = [client for client in sorted(plan.tasks) if client not in progress]
+        idle = []
+        for client in sorted(plan.tasks):
+            if client not in progress and self._has_memory(state, client):
+                idle.append(client)
         generator = numpy_generator(self.seed, DeviceDraw.START, state.server_step)
         num_starting = len(idle)
         if self.concurrency is not None:
@@ -371,11 +407,13 @@ class Timed:
         # In the order in which they end, until K replies have arrived.
         arriving: list[Client] = []
         lost_seconds = 0.0
+        joules = 0.0
         until = state.now
         for client in sorted(progress, key=lambda client: (progress[client].finish, client)):
             if len(arriving) == self.buffer:
                 break
             until = max(until, progress[client].finish)
+            joules += progress[client].joules
             if progress[client].fails:
                 lost_seconds += progress[client].finish - progress[client].start
                 del progress[client]
@@ -391,6 +429,8 @@ class Timed:
             until=until,
             is_round=False,
             lost_seconds=lost_seconds,
+            idle_seconds=sum(until - progress[client].finish for client in arriving),
+            joules=joules,
         )
 
     def _begun(self, state: TimedState, client: Client, tasks: Iterable[Task]) -> WorkInProgress:
@@ -398,6 +438,7 @@ class Timed:
         device = self.device(state, client)
         num_examples = self._num_examples(state, client)
         seconds = 0.0
+        joules = 0.0
         first_task = None
         for task in tasks:
             first_task = first_task or task
@@ -406,6 +447,7 @@ class Timed:
                 task, state.training, num_examples, state.parameters, num_local, self.work
             )
             seconds += device.seconds(task_work)
+            joules += device.joules(task_work)
         assert first_task is not None
         # A client that is busy with older work finishes that first.
         start = state.now
@@ -421,13 +463,18 @@ class Timed:
             version=state.server_step,
             start=start,
             finish=start + seconds,
+            joules=joules,
             fails=bool(draw < self.failures),
         )
 
     def device(self, state: TimedState, client: Client) -> Device:
         """Return the device of a client."""
         shares = shares_of_classes(self.devices, "timed.devices")
-        return drawn(client, shares, self.spread, self.seed)
+        return drawn(client, shares, self.spread, self.seed, self.time_zones)
+
+    def _has_memory(self, state: TimedState, client: Client) -> bool:
+        """Whether a client's device has the memory that training needs."""
+        return not self.memory or self.device(state, client).memory >= self.memory
 
     def _num_examples(self, state: TimedState, client: Client) -> int:
         """The number of a client's training examples; the median of all, if it has not told it."""
@@ -500,6 +547,8 @@ class Timed:
             "seconds of the step": state.until - state.now,
             "replies": float(len(replies.clients)),
             "lost device seconds": state.lost_seconds,
+            "idle device seconds": state.idle_seconds,
+            "joules": state.joules,
         }
         num_replies = len(replies.clients)
         replies_in_words = "1 reply" if num_replies == 1 else f"{num_replies} replies"
