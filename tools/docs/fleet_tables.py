@@ -34,12 +34,13 @@ def fleet_rows() -> list[Row]:
     return [json.loads(line) for line in fleet.OUT.read_text().splitlines()]
 
 
-def of_case(rows: list[Row], scenario: str, method: str, way: str) -> list[Row]:
+def of_case(
+    rows: list[Row], scenario: str, method: str, way: str, devices: str = "round numbers"
+) -> list[Row]:
     """The runs of one case, one per seed."""
+    case = (scenario, method, devices, way)
     return [
-        row
-        for row in rows
-        if (row["scenario"], row["method"], row["way"]) == (scenario, method, way)
+        row for row in rows if (row["scenario"], row["method"], row["devices"], row["way"]) == case
     ]
 
 
@@ -80,4 +81,30 @@ def fleet_times(scenario: str, method: str) -> str:
     return table(head, cells, "lrrr")
 
 
-PARTS: Mapping[str, Callable[..., str]] = {"fleet-times": fleet_times}
+def fleet_costs(scenario: str, method: str) -> str:
+    """What runs on measured phones take: virtual seconds, idle and lost device seconds, energy; means over seeds."""
+    rows = fleet_rows()
+    cells = []
+    for way in fleet.WAYS:
+        runs = of_case(rows, scenario, method, way, "measured phones")
+        seconds = fmean(row["seconds"] for row in runs)
+        device_seconds = seconds * fleet.NUM_CLIENTS
+        idle_share = fmean(row["idle"] for row in runs) / device_seconds
+        lost_share = fmean(row["lost"] for row in runs) / device_seconds
+        joules = fmean(row["joules"] for row in runs)
+        accuracy = fmean(row["curve"][-1][1] for row in runs)
+        cells.append(
+            (
+                way,
+                f"{seconds:.1f} s",
+                f"{idle_share:.0%}",
+                f"{lost_share:.0%}",
+                f"{joules:.0f} J",
+                f"{accuracy:.3f}",
+            )
+        )
+    head = ("the server waits for", "time", "idle", "lost", "energy", "accuracy at the end")
+    return table(head, cells, "lrrrrr")
+
+
+PARTS: Mapping[str, Callable[..., str]] = {"fleet-times": fleet_times, "fleet-costs": fleet_costs}

@@ -373,6 +373,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "scale": scale_table.scale,
     "scale-memory": scale_table.memory,
     "scale-growth": scale_table.growth,
+    "scale-placement": scale_table.placement,
     "experiments": experiment_tables.experiments,
     "experiment": experiment_tables.experiment,
     "strengths": experiment_tables.strengths,

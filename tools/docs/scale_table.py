@@ -92,6 +92,33 @@ def growth() -> str:
     return table(head, rows, "rlrrrrr")
 
 
+def placement() -> str:
+    """A row per run after which all waiting clients were placed: how many, processor time, memory, the index."""
+    found = json.loads(MEASURED.read_text()).get("placement", []) if MEASURED.is_file() else []
+    if not found:
+        return "Not measured yet: `python benchmarks/scale.py --only placement` does it.\n"
+    rows = [
+        (
+            f"{row['clients']:,}",
+            f"{row['placed']:,}",
+            seconds(row["placement_processor"]),
+            size(row["bytes"]),
+            f"{row['index_before']:.3f}",
+            f"{row['index']:.3f}",
+        )
+        for row in found
+    ]
+    head = (
+        "clients",
+        "placed",
+        "processor time",
+        "memory of all processes",
+        "adjusted Rand index before",
+        "after",
+    )
+    return table(head, rows, "rrrrrr")
+
+
 def right(index: list[float]) -> str:
     """From which round on the groups were the true ones, or the index at the end."""
     wrong = max((number for number, each in enumerate(index, 1) if each < 1), default=0)
