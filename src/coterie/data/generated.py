@@ -130,8 +130,14 @@ class _Maker:
         except UserError:
             raise
         except Exception as error:
+            is_call = isinstance(error, TypeError) and "positional argument" in str(error)
+            hint = (
+                "; it is called as make_client(client, rng), with a NumPy generator"
+                if is_call
+                else ""
+            )
             raise UserError(
-                f"make_client fails for client {client}: {type(error).__name__}: {error}"
+                f"make_client fails for client {client}: {type(error).__name__}: {error}{hint}"
             ) from error
         if isinstance(client_data, tuple) and len(client_data) in (2, 4):
             client_data = _of_arrays(client_data)

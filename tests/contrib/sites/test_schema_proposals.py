@@ -56,6 +56,11 @@ CASES: dict[str, tuple[list[str], Column, str]] = {
         NumberColumn(),
         "commas between thousands, such as '1,234'",
     ),
+    "sentinel among floats": (
+        ["999.0", "999.0", *NUMBERS[2:]],
+        NumberColumn(),
+        "has 999.0 in 2 rows, far from the rest",
+    ),
     "sentinel": (
         ["-999", "-999", *NUMBERS[2:]],
         NumberColumn(),
@@ -269,3 +274,33 @@ def test_doubts_of_awkward_columns() -> None:
     one_class = frame.assign(finding="ill")
     (doubt,) = infer(of_frame(one_class, "t"), target=["finding"]).doubts["finding"]
     assert "the same class in every row, 'ill'" in doubt
+
+
+def test_a_site_with_another_unit_is_said() -> None:
+    heights = RNG.normal(170, 10, ROWS)
+    sites = repeated("a", "b", "c")
+    in_metres = [
+        f"{height / 100:.3f}" if site == "b" else f"{height:.1f}"
+        for height, site in zip(heights, sites, strict=True)
+    ]
+    table = of_frame(pd.DataFrame({"site": sites, "height": in_metres}), "rows")
+    (doubt,) = infer(table, client="site").findings[1].doubts
+    assert doubt.startswith("is typically 1.")
+    assert "at 'b' and 17" in doubt
+    # Sites that differ, but not by a unit.
+    older = [
+        f"{height + 30 * (site == 'b'):.1f}" for height, site in zip(heights, sites, strict=True)
+    ]
+    table = of_frame(pd.DataFrame({"site": sites, "height": older}), "rows")
+    assert infer(table, client="site").findings[1].doubts == ()
+
+
+def test_the_time_may_be_the_first_column(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    days = DAYS.strftime("%Y-%m-%d")
+    frame = pd.DataFrame({"day": days, "level": NUMBERS, "ill": repeated("yes", "no"), "site": "a"})
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    roles = ["--client=site", "--target=ill", "--order=day"]
+    assert main(["schema", str(tmp_path / "rows.csv"), *roles]) == 0
+    assert "day     order " in capsys.readouterr().out

@@ -98,7 +98,8 @@ def run(arguments: argparse.Namespace) -> int:
     feature_names = [name for name in table if name not in roles]
     check_columns(list(table), roles, feature_names, context)
     if arguments.order:
-        check_columns(list(table), [arguments.order], feature_names[:1], context)
+        other_names = [name for name in feature_names if name != arguments.order]
+        check_columns(list(table), [arguments.order], other_names[:1], context)
     proposal = infer(
         table,
         client=client,

@@ -66,8 +66,14 @@ MAX_LEVELS_OF_WORDS = 20
 FEW_NUMBERS = 6
 """At most so many distinct whole numbers may be codes."""
 
-SENTINEL = re.compile(r"-?9{2,5}|-9{1,5}|-1")
+SENTINEL = re.compile(r"(-?9{2,5}|-9{1,5}|-1)(\.0)?")
 """Numbers by which people write that a value is missing."""
+
+MIN_ROWS_OF_UNIT = 10
+"""Rows of a client, and of the others, from which on their typical numbers are compared."""
+
+MIN_RATIO_OF_UNITS = 4.0
+"""Typical numbers that differ by this factor, and ranges that are apart, may be in other units."""
 
 ID_WORDS = frozenset(("id", "ids", "uuid", "guid", "key", "index", "nr", "number", "no", "code"))
 """Parts of names of columns that number the rows."""
@@ -197,6 +203,8 @@ def infer(
         if not role and isinstance(column, Column) and not isinstance(column, IgnoredColumn):
             if client in table:
                 _doubt_clients(values, cells, table[client])
+                if isinstance(column, NumberColumn):
+                    _doubt_units(values, column, cells, table[client])
             for target_name in target:
                 if target_name in table:
                     _doubt_target(values, cells, target_name, table[target_name])
@@ -503,6 +511,32 @@ def _doubt_clients(values: _Values, cells: Cells, client_cells: Cells) -> None:
             "has one value at each client, so it says which client it is: write "
             'kind = "ignore" if the model must not know'
         )
+
+
+def _doubt_units(values: _Values, column: NumberColumn, cells: Cells, client_cells: Cells) -> None:
+    """A doubt about numbers of one client that are all far from those of the others, as in another unit."""
+    number_of_text = [column.value_of(text) for text in cells.texts]
+    number_of_row = np.array(
+        [np.nan if number is None else number for number in number_of_text], dtype=float
+    )[cells.text_of_row]
+    is_known = np.isfinite(number_of_row)
+    for client_number, client_name in enumerate(client_cells.texts):
+        is_here = client_cells.text_of_row == client_number
+        here = number_of_row[is_here & is_known]
+        elsewhere = number_of_row[~is_here & is_known]
+        if min(len(here), len(elsewhere)) < MIN_ROWS_OF_UNIT:
+            continue
+        # All but the extreme numbers, and the typical ones.
+        low_here, typical_here, high_here = np.quantile(here, (0.05, 0.5, 0.95))
+        low, typical, high = np.quantile(elsewhere, (0.05, 0.5, 0.95))
+        smaller, larger = sorted((abs(typical_here), abs(typical)))
+        is_apart = high_here < low or low_here > high
+        # A column of one value at each client says which client it is, and another doubt says so.
+        if is_apart and low_here < high_here and larger >= MIN_RATIO_OF_UNITS * smaller:
+            values.doubts.append(
+                f"is typically {typical_here:.3g} at {client_name!r:.40} and {typical:.3g} elsewhere: is it in another unit "
+                "there? Convert it in one of the files"
+            )
 
 
 def _doubt_target(values: _Values, cells: Cells, target: str, target_cells: Cells) -> None:
