@@ -40,7 +40,7 @@ def warnings(contest: Contest) -> list[str]:
     """
     best = contest.methods[0]
     # 1. The methods are not the published ones, or the data are unfit.
-    lines = [*limited_lines(contest), *unanswered_lines(contest), *_data_lines(best)]
+    lines = [*limited_lines(contest), *unanswered_lines(contest), *_data_lines(contest)]
     if contest.round is None:
         return lines
     # 2. The recommended method is no better than a constant prediction, or only for some clients.
@@ -85,11 +85,12 @@ def unanswered_lines(contest: Contest) -> list[str]:
     return lines
 
 
-def _data_lines(method: MethodTrials) -> list[str]:
-    """Return what the data warn of, each once."""
+def _data_lines(contest: Contest) -> list[str]:
+    """Return what the data and the settings of all methods warn of, each once."""
     cautions: dict[str, None] = {}
-    for trial in method.trials.values():
-        cautions.update(dict.fromkeys(trial.cautions))
+    for method in contest.methods:
+        for trial in method.trials.values():
+            cautions.update(dict.fromkeys(trial.cautions))
     return [sentence(caution) for caution in cautions]
 
 

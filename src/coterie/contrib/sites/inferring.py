@@ -522,13 +522,13 @@ def _doubt_units(values: _Values, column: NumberColumn, cells: Cells, client_cel
     is_known = np.isfinite(number_of_row)
     for client_number, client_name in enumerate(client_cells.texts):
         is_here = client_cells.text_of_row == client_number
-        here = number_of_row[is_here & is_known]
-        elsewhere = number_of_row[~is_here & is_known]
-        if min(len(here), len(elsewhere)) < MIN_ROWS_OF_UNIT:
+        numbers_of_client = number_of_row[is_here & is_known]
+        numbers_elsewhere = number_of_row[~is_here & is_known]
+        if min(len(numbers_of_client), len(numbers_elsewhere)) < MIN_ROWS_OF_UNIT:
             continue
         # All but the extreme numbers, and the typical ones.
-        low_here, typical_here, high_here = np.quantile(here, (0.05, 0.5, 0.95))
-        low, typical, high = np.quantile(elsewhere, (0.05, 0.5, 0.95))
+        low_here, typical_here, high_here = np.quantile(numbers_of_client, (0.05, 0.5, 0.95))
+        low, typical, high = np.quantile(numbers_elsewhere, (0.05, 0.5, 0.95))
         smaller, larger = sorted((abs(typical_here), abs(typical)))
         is_apart = high_here < low or low_here > high
         # A column of one value at each client says which client it is, and another doubt says so.
