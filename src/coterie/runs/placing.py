@@ -105,8 +105,8 @@ class Placement:
         if probability >= SURE:
             return True
         # Odds before any row: as many as its clients, against all others and one for none of these.
-        others = sum(entry["clients"] for entry in self.groups) - likeliest["clients"] + 1
-        prior_odds = likeliest["clients"] / others
+        num_elsewhere = sum(entry["clients"] for entry in self.groups) - likeliest["clients"] + 1
+        prior_odds = likeliest["clients"] / num_elsewhere
         return bool(probability / (1 - probability) >= MIN_EVIDENCE * prior_odds)
 
     def to_pandas(self) -> Any:
