@@ -136,6 +136,21 @@ def six(seed: int) -> World:
     return named_world()
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("limited: client 3, 44, 7", "limited: client B6, DL, WN"),
+        ("hidden by client 3, 44, ...", "hidden by client B6, DL, ..."),
+        ("(client 3, 7) and client 44's", "(client B6, WN) and client DL's"),
+        # No list of clients.
+        ("client 44, 7 rows", "client DL, 7 rows"),
+        ("client 7: 3, 44", "client WN: 3, 44"),
+    ],
+)
+def test_all_clients_of_a_list_are_named(text: str, shown: str) -> None:
+    assert Shown({"3": "B6", "44": "DL", "7": "WN"}).text(text) == shown
+
+
 def test_errors_name_the_client() -> None:
     from coterie.engines.workers import EngineError
 

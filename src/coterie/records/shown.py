@@ -88,9 +88,12 @@ class Shown:
         """A note's text with the names of clients."""
         if not self.labels:
             return note_text
-        return _CLIENT_NUMBER.sub(
-            lambda client_match: f"client {self.client(client_match[1])}", note_text
-        )
+
+        def with_names(match: re.Match[str]) -> str:
+            numbers_in_text = (match["list"] or match["one"]).split(", ")
+            return f"client {', '.join(str(self.client(number)) for number in numbers_in_text)}"
+
+        return _CLIENT_NUMBERS.sub(with_names, note_text)
 
     def line(self, recorded_line: Line) -> Line:
         """A line of the records as it is shown."""
@@ -143,7 +146,10 @@ _TABLES_BY_CLIENT = (
 )
 """Entries of a line whose keys are clients."""
 
-_CLIENT_NUMBER = re.compile(r"\bclient (\d{1,18})\b")
+_CLIENT_NUMBERS = re.compile(
+    r"\bclient (?:(?P<list>\d{1,18}(?:, \d{1,18})*)(?=, \.\.\.|[;:.)]|$)|(?P<one>\d{1,18})\b)"
+)
+"""A client in a note's text, or a list of clients that ends the text, a sentence or a bracket."""
 
 
 def shown_as(recorded_line: Line) -> Shown:

@@ -24,7 +24,7 @@ from coterie.data.objective import mean_probability
 from coterie.files import Folder
 from coterie.methods._named import method_table
 from coterie.models.layout import own_layers
-from coterie.notebook.tables import some
+from coterie.notebook.tables import count, some
 from coterie.records.checksum import digest, sealed_json
 from coterie.records.codec import from_stored
 from coterie.records.ending import Ending, best_round_of
@@ -189,7 +189,7 @@ def _save(
         served_with_neighbours = assignment.by_neighbours or ()
         if assignment.neighbours is not None and served_with_neighbours:
             warn(
-                f"{len(served_with_neighbours)} clients are also served by their own nearest training examples, which no "
+                f"for {count(len(served_with_neighbours), 'client')}, predictions also use own nearest training examples, which no "
                 f"model's file can hold: the export has their models alone ({run.method.name}.neighbours = 0 trains for that)"
             )
         if assignment.hidden:

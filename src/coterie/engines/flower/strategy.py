@@ -43,6 +43,7 @@ from coterie.engines.workers import EngineError
 from coterie.methods import METHODS, made, method_class
 from coterie.methods._presets import built
 from coterie.models import nets
+from coterie.notebook.tables import count
 from coterie.printable import printable
 from coterie.records.shown import Shown
 from coterie.robust import Robust
@@ -531,7 +532,7 @@ class MethodStrategy(Strategy):
         # One line for the round, then one line for each event in it.
         summary = (
             f"round {finished_round.number}: {finished_round.answered} of {finished_round.asked} answered, "
-            f"{len(finished_round.assignment.groups)} groups"
+            f"{count(len(finished_round.assignment.groups), 'group')}"
         )
         mean_score = self._mean_score(finished_round)
         if mean_score is not None:
