@@ -189,8 +189,9 @@ def _save(
         served_with_neighbours = assignment.by_neighbours or ()
         if assignment.neighbours is not None and served_with_neighbours:
             warn(
-                f"for {count(len(served_with_neighbours), 'client')}, predictions also use own nearest training examples, which no "
-                f"model's file can hold: the export has their models alone ({run.method.name}.neighbours = 0 trains for that)"
+                f"for {count(len(served_with_neighbours), 'client')}, predictions also use own nearest training examples, "
+                "which no model's file can hold: the export has the models alone "
+                f"({run.method.name}.neighbours = 0 trains for that)"
             )
         if assignment.hidden:
             assignment = _as_recorded(assignment, run.record.lines()[checkpoint_round - 1], warn)
