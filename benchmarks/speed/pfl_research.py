@@ -44,9 +44,12 @@ class _Module(nn.Module):
 
 
 class Research:
-    """``seconds()``: wall time of the next round of its federated averaging. threads: PyTorch's, within an operation."""
+    """``seconds()``: wall time of the next round of its federated averaging.
 
-    def __init__(self, work: Workload, *, threads: int) -> None:
+    threads: PyTorch's, within an operation. device: where the data lie; its models go to a GPU if there is one.
+    """
+
+    def __init__(self, work: Workload, *, threads: int, device: str = "cpu") -> None:
         from pfl.aggregate.simulate import SimulatedBackend
         from pfl.algorithm.base import NNAlgorithmParams
         from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -61,7 +64,10 @@ class Research:
         model = PyTorchModel(
             network, torch.optim.SGD, torch.optim.SGD(network.parameters(), lr=1.0)
         )
-        kept = {client: Dataset(raw_data=examples(work, client)) for client in range(work.clients)}
+        kept = {}
+        for client in range(work.clients):
+            x, y = examples(work, client)
+            kept[client] = Dataset(raw_data=(x.to(device), y.to(device)))
         data = FederatedDataset(kept.__getitem__, MinimizeReuseUserSampler(list(kept)))
         self.algorithm = FederatedAveraging()
         self.given = {

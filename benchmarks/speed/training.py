@@ -48,14 +48,17 @@ def _on_cpu(work: Workload, workers: int, rounds: int) -> dict[str, Contestant]:
 
 
 def _on_gpu(work: Workload) -> dict[str, Contestant]:
-    """Blocks of clients against one client after the other."""
-    return {
+    """Blocks of clients against one client after the other, and against others' simulators where they are installed."""
+    found: dict[str, Contestant] = {
         "Coterie fp32": Coterie(work, device="cuda", precision="fp32"),
         "Coterie bf16": Coterie(work, device="cuda", precision="bf16"),
         "Coterie fp32, client by client": Coterie(work, device="cuda", precision="fp32", width=1),
         "plain loop": PlainLoop(work, threads=1, dataloader=True, device="cuda"),
         "plain loop, no DataLoader": PlainLoop(work, threads=1, dataloader=False, device="cuda"),
     }
+    if pfl_research.installed():
+        found["pfl-research"] = pfl_research.Research(work, threads=1, device="cuda")
+    return found
 
 
 def measure(

@@ -20,7 +20,7 @@ class Workload:
 
     shape: of one input. hidden: width of the one hidden layer, in place of ``model``. lr: low,
     since labels are random and a model that runs into infinity would be measured for nothing. turn:
-    rounds in a row that are measured as one.
+    rounds in a row that are measured as one. for_gpu: a full round takes minutes on a CPU.
     """
 
     key: str
@@ -36,6 +36,7 @@ class Workload:
     lr: float = 0.01
     hidden: int = 0
     turn: int = 1
+    for_gpu: bool = False
 
     @property
     def tokens(self) -> bool:
@@ -148,6 +149,18 @@ _FULL = (
         examples=200,
         batch=20,
     ),
+    Workload(
+        key="h-resnet",
+        title="ResNet-20 with GroupNorm, 10 of 100 clients, 500 images of 3 x 32 x 32, batch 32",
+        model="resnet20-gn",
+        shape=(3, 32, 32),
+        classes=10,
+        clients=100,
+        asked=10,
+        examples=500,
+        batch=32,
+        for_gpu=True,
+    ),
 )
 
 _SMALL = {
@@ -159,6 +172,7 @@ _SMALL = {
     "h-lr": {"asked": 2, "clients": 20, "examples": 10},
     "h-cifar": {"asked": 2, "clients": 20, "examples": 8, "batch": 4},
     "h-emnist": {"asked": 2, "clients": 20, "examples": 8, "batch": 4},
+    "h-resnet": {"asked": 2, "clients": 4, "examples": 4, "batch": 2},
 }
 
 

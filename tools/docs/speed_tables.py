@@ -16,7 +16,7 @@ from coterie.report.terminal import size
 from coterie.report.words import plus_minus
 
 SPEED = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "speed"
-TRAINING = ("a", "b", "c100", "c1000", "d", "h-lr", "h-cifar", "h-emnist")
+TRAINING = ("a", "b", "c100", "c1000", "d", "h-lr", "h-cifar", "h-emnist", "h-resnet")
 NONE = "This has not been measured yet: `make bench` does it.\n"
 OURS = "Coterie fp32"
 
