@@ -370,6 +370,7 @@ PARTS: Mapping[str, Callable[..., str]] = {
     "influence": influence_table.influence,
     "influence-honest": influence_table.influence_honest,
     "backdoor": influence_table.backdoor,
+    "hostile-level": influence_table.hostile_level,
     "scale": scale_table.scale,
     "scale-memory": scale_table.memory,
     "scale-growth": scale_table.growth,

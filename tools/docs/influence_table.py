@@ -15,6 +15,7 @@ from measured import table
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ROOT / "benchmarks" / "results" / "influence.jsonl"
 COST = ROOT / "benchmarks" / "results" / "protection-cost.jsonl"
+HOSTILE_LEVEL = ROOT / "benchmarks" / "results" / "hostile-level.json"
 BACKDOOR = ROOT / "benchmarks" / "results" / "backdoor.jsonl"
 
 GROUPS = "digits/label-permutation"
@@ -155,3 +156,19 @@ def _rows_of_file(path: Path) -> list[dict[str, Any]]:
 
 def _lines() -> list[str]:
     return MEASURED.read_text().splitlines() if MEASURED.is_file() else []
+
+
+def hostile_level() -> str:
+    """A row per ``robust.hostile``: how often a test splits clients that are alike, and finds two or three that differ."""
+    lines = []
+    for row in json.loads(HOSTILE_LEVEL.read_text()):
+        lines.append(
+            (
+                str(row["hostile"]),
+                f"{row['split_alike']:.4f}",
+                f"{row['found_2']:.3f}",
+                f"{row['found_3']:.3f}",
+            )
+        )
+    head = ("`robust.hostile`", "all alike: split", "two differ: found", "three differ: found")
+    return table(head, lines, "rrrr")
