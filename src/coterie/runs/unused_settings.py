@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from coterie.boundary import Boundary
 from coterie.core import Training
-from coterie.core.needs import needs_of
 from coterie.data import datasets
 from coterie.data.datasets.source import OWN_SOURCES
 from coterie.data.drift import schedule
@@ -56,8 +55,7 @@ def unused_settings(
         sentences += without_effect(boundary, None, lambda name: f"Boundary.{name}")
     if robust is not None:
         sentences += without_effect(robust, None, lambda name: f"robust.{name}")
-    methods = list(methods)
-    sentences += _of_sums(methods, boundary or Boundary(), robust or Robust())
+    sentences += _of_masks(boundary or Boundary(), robust or Robust())
     for method in methods:
         for inner_method in _with_inner(method):
             sentences += _of_method(inner_method, rounds, training, scenario_training)
@@ -117,30 +115,22 @@ def _of_data_folder(scenario: Scenario, data: str | None) -> list[str]:
     return [f"the setting data = {data} has no effect: the data set {name} reads no files"]
 
 
-def _of_sums(methods: Sequence[Any], boundary: Boundary, robust: Robust) -> list[str]:
-    """Limits on single clients where the server sees sums over clients alone, and the bound of such sums without them."""
-    asks_for_sums = [method for method in methods if _asks_for_sums(method)]
+def _of_masks(boundary: Boundary, robust: Robust) -> list[str]:
+    """Limits on single clients where the server sees masked sums alone, and the bound of such sums without masks."""
     sentences = []
-    if boundary.masks or asks_for_sums:
-        reason = "boundary.masks = true" if boundary.masks else asks_for_sums[0].name
+    if boundary.masks:
         for name in ("hostile", "norms", "share"):
             value = getattr(robust, name)
             if value != getattr(Robust(), name):
                 sentences.append(
-                    f"the setting robust.{name} = {value} has no effect with {reason}: the server sees sums over "
-                    "clients, and no single client"
+                    f"the setting robust.{name} = {value} has no effect with boundary.masks = true: the server sees sums "
+                    "over clients, and no single client"
                 )
     elif boundary.bound != Boundary().bound:
         sentences.append(
             f"the setting Boundary.bound = {boundary.bound:g} has no effect with masks = false: it is for masks = true"
         )
     return sentences
-
-
-def _asks_for_sums(method: Any) -> bool:
-    """Whether clients answer questions about their updates of which the server sees sums alone."""
-    needs = needs_of(method)
-    return needs.sums_only and "questions" in needs.features
 
 
 def _with_inner(method: Any) -> Iterator[Any]:
