@@ -170,5 +170,10 @@ def hostile_level() -> str:
                 f"{row['found_3']:.3f}",
             )
         )
-    head = ("`robust.hostile`", "all alike: split", "two differ: found", "three differ: found")
+    head = (
+        "`robust.hostile`",
+        "one distribution: split",
+        "two differ: found",
+        "three differ: found",
+    )
     return table(head, lines, "rrrr")
