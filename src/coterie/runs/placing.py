@@ -84,7 +84,7 @@ class Placement:
 
         It is the likeliest group. It is None if *none of these* is likelier, and if nothing tells the
         groups apart: neither the training clients, which are placed no better than by always naming
-        the group with the most clients, nor this site, whose rows are not :data:`MIN_EVIDENCE` times
+        the group with the most clients, nor this site, whose rows are not three times
         as likely in its group as in the others.
         """
         if self._clients_tell_apart or self._site_tells_apart:

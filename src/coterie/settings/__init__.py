@@ -72,7 +72,7 @@ def setting(
         method: The value is a method, or its name; the class that has the setting checks it.
         advanced: Few users need to change the setting: lists show it after the others, and mark it.
         only_with: Name of another setting -> its values with which this one has an effect; one of
-            several such settings is enough. :mod:`coterie.settings.without_effect` says it.
+            several such settings is enough. ``coterie.settings.without_effect`` says it.
         not_with: Name of another setting -> its values with which this one has no effect.
         begins: The setting is a number of rounds, and this begins afterwards.
         rounds_later: The number of rounds from the setting's to the one in which it begins.
