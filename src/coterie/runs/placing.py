@@ -75,8 +75,13 @@ class Placement:
     @property
     def best(self) -> int | None:
         """The likeliest group; None if none of them is likelier than any."""
-        likeliest = max(self.groups, key=lambda entry: entry["probability"])
+        likeliest = self._likeliest
         return None if self.none > likeliest["probability"] else int(likeliest["group"])
+
+    @property
+    def _likeliest(self) -> dict[str, Any]:
+        """The entry of the group with the greatest probability."""
+        return max(self.groups, key=lambda entry: entry["probability"])
 
     @property
     def group_to_use(self) -> int | None:
@@ -100,7 +105,7 @@ class Placement:
     @property
     def _site_tells_apart(self) -> bool:
         """Whether the site's rows make its likeliest group much likelier than it was before any row."""
-        likeliest = max(self.groups, key=lambda entry: entry["probability"])
+        likeliest = self._likeliest
         probability = likeliest["probability"]
         if probability >= SURE:
             return True
@@ -144,13 +149,12 @@ class Placement:
         by = "its labels" if self.source == "labels" else "its inputs, without labels"
         of_rows = f"{self.rows} row{'' if self.rows == 1 else 's'}"
         trust = f"This finds the own group of {self.accuracy:.0%} of the training clients, each left out in turn."
-        highest_probability = max(entry["probability"] for entry in self.groups)
         if self.best is None:
             return (
                 f"By {by} ({of_rows}), the site is most likely like the clients of no group: train with it, "
                 f"or use no model of this export.\n{trust}"
             )
-        if highest_probability >= SURE:
+        if self._likeliest["probability"] >= SURE:
             return f"By {by} ({of_rows}), the site is of group {self.best}.{self._use()}\n{trust}"
         if self.source == "inputs" and self.group_to_use is None and len(self.groups) > 1:
             return f"By {by} ({of_rows}), groups cannot be told apart here: use labelled rows.\n{trust}"
@@ -159,7 +163,7 @@ class Placement:
 
     def _use(self) -> str:
         """A sentence if the likeliest group's model is no better for the site than a constant; else empty."""
-        likeliest = max(self.groups, key=lambda entry: entry["probability"])
+        likeliest = self._likeliest
         if self.constant_loss is None or likeliest["loss"] < self.constant_loss:
             return ""
         losses = f"loss {likeliest['loss']:.3f} against {self.constant_loss:.3f}"

@@ -23,6 +23,7 @@ from coterie.contrib.sites.worlds import (
     ColumnRoles,
     RawClients,
     asked_client,
+    column_roles,
     raw_clients,
     schema_of_features,
     with_features,
@@ -71,7 +72,7 @@ class Site:
         self.federation = federation
         used_columns = [*feature_schema(federation).columns, *federation.common.targets]
         check_has_columns(table, used_columns, context)
-        roles = column_roles(federation)
+        roles = _roles(federation)
         if roles.task == "auto":
             roles = replace(roles, task=_task_to_read(federation))
         named_table = {**table, roles.client: _named_rows(table, federation, name, context)}
@@ -216,21 +217,12 @@ def agreed_facts(federation: TableFederation, agreed: agreement.Agreed) -> dict[
     return facts
 
 
-def column_roles(federation: TableFederation) -> ColumnRoles:
-    """Return what the columns are for, as at every site."""
-    options = federation.table
-    schema = federation.schema
-    return ColumnRoles(
-        client=federation.client_column,
-        targets=federation.common.targets,
-        features=options.columns or None,
-        task=options.task,
-        subject=options.subject or schema.subject or None,
-        order=options.order or schema.order or None,
-        gap=options.gap,
-    )
+def _roles(federation: TableFederation) -> ColumnRoles:
+    """What the columns are for, as at every site."""
+    client = federation.client_column
+    return column_roles(federation.table, federation.schema, client, federation.common.targets)
 
 
 def feature_schema(federation: TableFederation) -> TableSchema:
     """Return the columns that become features, as at every site."""
-    return schema_of_features(federation.schema, column_roles(federation))
+    return schema_of_features(federation.schema, _roles(federation))

@@ -110,7 +110,21 @@ def clients_of_path(path: Path, options: TableSettings) -> OwnData:
             raise SettingError(
                 f"Scenario.{setting_name} must name a column of {path}, which has {listed(list(table))}"
             )
-    roles = ColumnRoles(
+    return _clients(table, schema, column_roles(options, schema, client, targets), str(path))
+
+
+def column_roles(
+    options: TableSettings, schema: TableSchema, client: str, targets: Sequence[str]
+) -> ColumnRoles:
+    """Return what the columns are for by the settings of a table; what these leave open is taken from the schema.
+
+    Args:
+        options: The settings.
+        schema: The schema.
+        client: The column that names the client of each row.
+        targets: The columns to predict.
+    """
+    return ColumnRoles(
         client=client,
         targets=targets,
         features=options.columns or None,
@@ -119,7 +133,6 @@ def clients_of_path(path: Path, options: TableSettings) -> OwnData:
         order=options.order or schema.order or None,
         gap=options.gap,
     )
-    return _clients(table, schema, roles, str(path))
 
 
 def _schema_path(schema: str, data_path: Path) -> Path:
