@@ -39,7 +39,7 @@ from coterie.engines.flower.messages import (
 )
 from coterie.engines.flower.sums import flower_sums
 from coterie.engines.plausible import Plausible
-from coterie.robust import Length, Robust, lengths, steps_of
+from coterie.robust import Length, Limited, Robust, lengths, steps_of
 from coterie.training import (
     PERSONAL_NOT_FINITE,
     UPDATE_NOT_FINITE,
@@ -381,15 +381,9 @@ def gathered(
     Returns:
         The replies.
     """
-    # A claimed number of examples counts up to a bound.
-    claimed = {client: results[client].examples for client in sorted(results)}
-    counted = robust.counted(claimed)
-    # A long update is scaled down, or refused.
-    limits = robust.limited(update_lengths(plan, results, wire, training, counted), claimed)
-    counted_results: dict[Client, ClientResult] = {}
-    for client in claimed:
-        if client not in limits.refused:
-            counted_results[client] = results[client]
+    plausible = plausible_results(plan, results, wire, robust, training)
+    counted_results = plausible.results
+    limits = plausible.limits
     # The update of each client that counts, and those of both halves.
     row_length = wire.layout.size
     mean_updates = []
@@ -410,8 +404,8 @@ def gathered(
         updates_of_all = torch.empty(0, row_length)
     replies = replies_of_results(
         counted_results,
-        claimed=claimed,
-        counted=counted,
+        claimed=plausible.claimed,
+        counted=plausible.counted,
         refused={**refused, **limits.refused},
         scaled=limits.scaled,
         averaging=robust,
@@ -420,7 +414,44 @@ def gathered(
     return needed(plan, replace(replies, updates=updates_of_all))
 
 
-def update_lengths(
+@dataclass(frozen=True)
+class PlausibleResults:
+    """The results of an exchange within the limits on single clients.
+
+    Attributes:
+        results: Client -> its result, in order, without refused ones; updates are not scaled yet.
+        claimed: Client -> the number of examples that it claims.
+        counted: Client -> the number of examples that count.
+        limits: Whose updates are refused or scaled.
+    """
+
+    results: dict[Client, ClientResult]
+    claimed: dict[Client, int]
+    counted: dict[Client, int]
+    limits: Limited
+
+
+def plausible_results(
+    plan: Plan,
+    results: Mapping[Client, ClientResult],
+    wire: Wire,
+    robust: Robust,
+    training: Training,
+) -> PlausibleResults:
+    """Limit what single clients claim and send; arguments as for :func:`gathered`."""
+    # A claimed number of examples counts up to a bound.
+    claimed = {client: results[client].examples for client in sorted(results)}
+    counted = robust.counted(claimed)
+    # A long update is scaled down, or refused.
+    limits = robust.limited(_update_lengths(plan, results, wire, training, counted), claimed)
+    plausible: dict[Client, ClientResult] = {}
+    for client in claimed:
+        if client not in limits.refused:
+            plausible[client] = results[client]
+    return PlausibleResults(plausible, claimed, counted, limits)
+
+
+def _update_lengths(
     plan: Plan,
     results: Mapping[Client, ClientResult],
     wire: Wire,

@@ -44,7 +44,7 @@ from coterie.core import (
 )
 from coterie.engines.flower import messages
 from coterie.engines.flower.messages import ANSWER, CELL, CONFIG, MAX_ROUNDING_ERROR, Unfit
-from coterie.engines.flower.replies import update_lengths
+from coterie.engines.flower.replies import plausible_results
 from coterie.engines.flower.sums import Ask
 from coterie.robust import Robust
 from coterie.settings import SettingError
@@ -508,12 +508,11 @@ def added_up(
         training: Training settings of the experiment.
     """
     # Without masks the server sees single updates: it limits them, and adds them up at once.
-    claimed = {client: results[client].examples for client in sorted(results)}
-    counted = robust.counted(claimed)
-    limits = robust.limited(update_lengths(plan, results, wire, training, counted), claimed)
+    plausible = plausible_results(plan, results, wire, robust, training)
+    limits = plausible.limits
     refused = {**refused, **limits.refused}
-    results = {client: results[client] for client in claimed if client not in limits.refused}
-    clients = sorted(results)
+    results = plausible.results
+    clients = list(results)
     running_means = Means(len(plan.models), wire.layout.size, robust)
     # The mean update of each model, over the clients that have trained from it.
     trained_clients = [client for client in clients if results[client].updates]
@@ -522,7 +521,7 @@ def added_up(
         for client in trained_clients:
             scale_factor = limits.scaled.get(client, 1.0)
             limited_updates.append(results[client].updates[0] * scale_factor)
-        example_counts = np.array([counted[client] for client in trained_clients])
+        example_counts = np.array([plausible.counted[client] for client in trained_clients])
         running_means.add(
             torch.stack(limited_updates),
             amounts(example_counts, plan.weighting),
