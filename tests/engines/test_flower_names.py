@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import logging
 import random
@@ -21,6 +22,7 @@ from flwr.clientapp import ClientApp
 import coterie
 from attack import flower_identity
 from coterie.boundary import Boundary
+from coterie.cli import main
 from coterie.contrib.tracking.trackers import Tracker
 from coterie.data.world import World
 from coterie.engines.flower import Participant, boundary_mod, client_app
@@ -576,3 +578,13 @@ def test_names_do_not_depend_on_the_order_in_which_nodes_come(clock: Clock) -> N
         )
     assert len({done.groups for done in found}) == 1
     assert len({done.position.members for done in found}) == 1
+
+
+def test_groups_in_a_file_have_the_names_of_a_federation(tmp_path: Path) -> None:
+    """Its nodes report their names later than the run is described, so they are in another file."""
+    federated(tmp_path / "run")
+    table = tmp_path / "groups.csv"
+    assert main(["groups", str(tmp_path / "run"), "-o", str(table)]) == 0
+    with table.open(encoding="utf-8", newline="") as file:
+        _, *rows = csv.reader(file)
+    assert {client for client, _ in rows} == set(NAMES)

@@ -77,9 +77,9 @@ def without_placement(run: Any) -> PlacedClients:
         UserError: There is no checkpoint, or it is damaged.
     """
     groups = run.groups()
-    recorded_world = run.record.description()["world"]
-    names = recorded_world.get("names", ())
-    name_of_client = dict(zip(recorded_world["clients"], names, strict=False))
+    # Names as they are shown: of a federation they are in another file.
+    naming = run.record.naming(run.record.description())
+    name_of_client = {int(client_key): str(name) for client_key, name in naming.labels.items()}
     return PlacedClients(groups, 0, (), name_of_client)
 
 
