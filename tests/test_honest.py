@@ -13,10 +13,11 @@ from torch import nn
 
 from coterie import SCENARIOS, run
 from coterie.boundary import Boundary
+from coterie.contrib.private import SplitHalfSums
 from coterie.core import Training
 from coterie.data.world import World
 from coterie.engines.rounds import setup
-from coterie.methods import FedAvg, FedFA
+from coterie.methods import FedAvg, FedFA, Race
 from coterie.methods.fedfa import MIN_ACCURACY
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
@@ -165,3 +166,23 @@ def test_limits_of_a_setting_act_without_adversaries() -> None:
     *_, done = run(FedAvg(), tried, rounds=1, workers=1, robust=Robust(share=0.1))
     assert done.claimed == {9: 2000}
     assert done.counted[9] < 100
+
+
+@pytest.mark.parametrize("engine", ["inprocess", "flower"])
+@pytest.mark.parametrize("inside_race", [False, True])
+def test_a_limited_claim_is_said_of_sums_as_of_updates(engine: str, inside_race: bool) -> None:
+    """Methods of sums counted a client for fewer examples than it reports, and nothing said so."""
+    tried = full_batches()
+    by_sums = Race(methods=("fedavg", SplitHalfSums())) if inside_race else SplitHalfSums()
+    rounds = []
+    for method in (FedAvg(), by_sums):
+        if engine == "inprocess":
+            *_, done = run(method, tried, rounds=1, workers=1, robust=Robust(share=0.1))
+        else:
+            with a_run():
+                *_, done = over_flower(method, tried, 1, robust=Robust(share=0.1))
+        rounds.append(done)
+    expected, done = rounds
+    assert done.claimed == expected.claimed == {9: 2000}
+    assert done.counted == expected.counted
+    assert 1 < done.counted[9] < 100

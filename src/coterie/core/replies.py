@@ -192,10 +192,13 @@ class AppliedLimits:
     Attributes:
         claimed: Client -> the number of examples that it reports, if it counts for fewer.
         scaled: Client -> the factor by which its update was scaled down.
+        counted: Client -> the number of examples for which it counts, of those in ``claimed``. Empty
+            where ``Replies.examples`` says it: of sums over clients, these are all 1.
     """
 
     claimed: Mapping[Client, int] = field(default_factory=dict)
     scaled: Mapping[Client, float] = field(default_factory=dict)
+    counted: Mapping[Client, int] = field(default_factory=dict)
 
 
 @public
@@ -289,6 +292,19 @@ class Replies:
         if self.means is None:
             raise ValueError('replies hold no mean updates: ask for them by Plan(need="mean")')
         return self.means
+
+    def limited_counts(self) -> dict[Client, int]:
+        """Return client -> the number of examples for which it counts, of clients that reported more."""
+        # Replies to the parts of a plan may count a client in different ways: the last part is told.
+        counts: dict[Client, int] = {}
+        for part_replies in self.parts.values():
+            counts.update(part_replies.limited_counts())
+        if self.parts:
+            return counts
+        examples_of_client = dict(zip(self.clients, self.examples.tolist(), strict=True))
+        for client in self.limits.claimed:
+            counts[client] = self.limits.counted.get(client, examples_of_client[client])
+        return counts
 
     def mean(self, weights: np.ndarray | Sequence[float]) -> torch.Tensor:
         """Average the updates by the rule of the run.

@@ -543,11 +543,11 @@ class RoundTally:
         self.answered_clients.update(replies.clients)
         self.refused.update(replies.refused)
         self.claimed.update(replies.limits.claimed)
-        examples = dict(zip(replies.clients, replies.examples.tolist(), strict=True))
-        self.counted.update({client: examples[client] for client in replies.limits.claimed})
+        self.counted.update(replies.limited_counts())
         self.scaled.update(replies.limits.scaled)
         # Privacy is spent, and bytes flow, only for updates that were sent.
         sent_plan = as_sent(answered_plan, replies)
+        examples = dict(zip(replies.clients, replies.examples.tolist(), strict=True))
         for _, part in sent_plan.leaves():
             for client, task in part.tasks.items():
                 rows = self.claimed.get(client, examples.get(client, 0))

@@ -283,7 +283,8 @@ def limit_updates(results: Iterable[ClientResult], wire: Wire, plan: Plan) -> No
 def summed(plan: Plan, replies: Replies, answers: AnswerSums) -> Replies:
     """Return the replies with the sums, and without anything of a single client.
 
-    Every client counts as one example.
+    Every client counts as one example. What limits changed is told all the same: without masks the
+    server sees single updates.
 
     Args:
         plan: The plan.
@@ -297,7 +298,7 @@ def summed(plan: Plan, replies: Replies, answers: AnswerSums) -> Replies:
         examples=np.ones(client_count, dtype=np.int64),
         losses=(),
         accuracies=(),
-        limits=replace(replies.limits, claimed={}),
+        limits=replace(replies.limits, counted=replies.limited_counts()),
         halves=None,
         sums=QuestionSums(by_row=answers.by_row, cells=answers.cells),
         chosen=() if hides_choices else replies.chosen,

@@ -18,6 +18,7 @@ from torch import Tensor
 from coterie.boundary import Wire
 from coterie.clustering.sketch import unchecked_sketch
 from coterie.core import (
+    AppliedLimits,
     Candidate,
     Client,
     HalvedUpdates,
@@ -429,6 +430,18 @@ class PlausibleResults:
     claimed: dict[Client, int]
     counted: dict[Client, int]
     limits: Limited
+
+    def applied_limits(self) -> AppliedLimits:
+        """Return what the limits changed in the results that count."""
+        limited_claims: dict[Client, int] = {}
+        limited_counts: dict[Client, int] = {}
+        for client in self.results:
+            if self.claimed[client] > self.counted[client]:
+                limited_claims[client] = self.claimed[client]
+                limited_counts[client] = self.counted[client]
+        return AppliedLimits(
+            claimed=limited_claims, scaled=self.limits.scaled, counted=limited_counts
+        )
 
 
 def plausible_results(

@@ -537,7 +537,7 @@ def added_up(
     replies = _replies(
         results, refused, PartSums(mean_updates, running_means.counts, answers_by_row)
     )
-    return replace(replies, limits=replace(replies.limits, scaled=limits.scaled))
+    return replace(replies, limits=plausible.applied_limits())
 
 
 def _answer_sums(
