@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 from coterie.clustering import Congruence, congruence, halves_gram, repeated_p
-from coterie.clustering.congruence import MIN_HALF_TEST_CLIENTS, TAIL_BOUND_SCORE, excess, noise_of
+from coterie.clustering.congruence import (
+    MIN_HALF_TEST_CLIENTS,
+    TAIL_BOUND_SCORE,
+    congruence_of,
+    noise_of,
+)
 from coterie.clustering.halves import direction_test, halves, odd_one_out_test
 
 module = importlib.import_module("coterie.clustering.congruence")  # the name is the function's, too
@@ -286,7 +291,7 @@ def test_noise_of_other_groups_makes_the_test_split_what_is_one():
         everyone = noise_of(
             halves(halves_gram(*halved))
         )  # effective dimension 80, where the group's is 20
-        wrong.append(excess(h, np.eye(3) - 1 / 3, everyone).p)
+        wrong.append(congruence_of(h, everyone).p_spread)
     assert np.mean(np.array(right) < 0.01) <= 0.02
     assert np.mean(np.array(wrong) < 0.01) >= 0.05
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from coterie.clustering import gram, halves_gram
-from coterie.clustering.congruence import Noise, excess
+from coterie.clustering.congruence import Excess, excess
 from coterie.clustering.halves import Halves
 from coterie.core import (
     Cohort,
@@ -40,8 +40,8 @@ from coterie.methods._split_half_probes import (
 from coterie.methods._split_half_reviews import DIVERGED_NORM_RATIO, middle, reviewed
 from coterie.methods._split_half_walks import (
     SplitProbe,
+    WalkersAtNode,
     branches_of,
-    distances_to,
     split_probe,
     walk,
 )
@@ -553,12 +553,23 @@ def test_a_newcomer_of_no_branch_is_on_its_own_and_the_next_finds_it() -> None:
     assert (went.new_nodes, went.models) == ({100: 3}, {})
 
 
+def excess_of_weights(h: Halves, w: np.ndarray, share: float, df: float) -> Excess:
+    """The sums of ``excess`` from a matrix of weights W."""
+    own, levels = np.diagonal(w), np.diagonal(h.noise)
+    squares = own**2 @ levels**2
+    sums = (w * h.mean).sum(), own @ levels, squares, levels @ w**2 @ levels - squares
+    largest = own.max() * np.diagonal(h.mean).max()
+    return excess(sums, levels, largest, share, df).at()
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_distances_are_those_of_the_definition(known: bool) -> None:
     tree, probe = split_tree()
     for seed in range(10):
         update, noise = newcomer(signals(TWO)[seed % 2], seed).all_updates, 300.0 if known else None
-        found = distances_to(branches_of(tree, 0, probe), update[0], noise, probe)
+        walkers = WalkersAtNode({99: 0}, update, {99: noise} if noise else {}, tree)
+        walkers.compare(branches_of(tree, 0, probe), probe)
+        found = walkers.distances_of(99)
         for child in tree.children(0):
             assert child.updates is not None
             m = len(child.heard)
@@ -566,7 +577,7 @@ def test_distances_are_those_of_the_definition(known: bool) -> None:
             levels = np.diag([noise or 0.0, *(probe.levels[client] for client in child.heard)])
             h = Halves(gram(torch.cat([update, child.updates])), levels, np.zeros((m + 1, m + 1)))
             assert found[child.id] == pytest.approx(
-                excess(h, np.outer(w, w), Noise(probe.share, probe.df)), rel=1e-9
+                excess_of_weights(h, np.outer(w, w), probe.share, probe.df), rel=1e-9
             )
 
 

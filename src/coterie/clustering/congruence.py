@@ -115,6 +115,23 @@ class Excess(NamedTuple):
     p: float
 
 
+class Excesses(NamedTuple):
+    """:class:`Excess` of several sums of squares: arrays of one shape, which is ``()`` for a single sum."""
+
+    value: np.ndarray
+    sd: np.ndarray
+    z: np.ndarray
+    p: np.ndarray
+
+    def at(self, position: int | tuple[()] = ()) -> Excess:
+        """Return the result at a position; without one, that of a single sum."""
+        return Excess(*(float(numbers[position]) for numbers in self))
+
+
+Numbers = float | np.ndarray
+"""A number; for several tests at once, an array."""
+
+
 @public
 def congruence(
     gram: Any, members: Iterable[int] | None = None, dimension: float | None = None
@@ -159,13 +176,13 @@ def congruence(
         >>> congruence(halves_gram(*noise)).p > 0.05
         True
     """
-    return congruence_of(halves(gram, members), dimension)
+    group_halves = halves(gram, members)
+    return congruence_of(group_halves, noise_of(group_halves, dimension))
 
 
-def congruence_of(group_halves: Halves, dimension: float | None = None) -> Congruence:
-    """Compute :func:`congruence` of checked halves."""
+def congruence_of(group_halves: Halves, noise_estimate: Noise) -> Congruence:
+    """Compute :func:`congruence` of checked halves, with the noise of :func:`noise_of`."""
     n = len(group_halves.mean)
-    noise_estimate = noise_of(group_halves, dimension)
     if n == 1:
         return Congruence(
             1, 0.0, 0.0, _inverse(noise_estimate.share), noise_estimate.df, 1.0, None, None, 1.0
@@ -269,7 +286,7 @@ def _spread(group_halves: Halves, noise: Noise) -> Excess:
         (squared_sum - sum_of_squares) / n**2,
     )
     largest = weight * float(np.diagonal(group_halves.mean).max())
-    return excess_of_sums(sums, levels, largest, noise, draws=2)
+    return excess(sums, levels, largest, noise.share, noise.df, draws=2).at()
 
 
 def _levels(group_halves: Halves) -> np.ndarray:
@@ -289,134 +306,120 @@ def _levels(group_halves: Halves) -> np.ndarray:
 
 
 def excess(
-    group_halves: Halves,
-    weights: np.ndarray,
-    noise: Noise,
-    two_draw_levels: np.ndarray | None = None,
-) -> Excess:
+    sums: tuple[Numbers, Numbers, Numbers, Numbers],
+    levels: np.ndarray,
+    largest: Numbers,
+    noise_share: Numbers,
+    df: float,
+    draws: int = 1,
+) -> Excesses:
     """Test whether ``X = tr(W M Mᵀ)`` is greater than its average under noise alone, ``Y = Σ W_ii ‖D_i‖²``.
 
-    As for C in the module's head: ``Var X = (2/r) Σ_ij W_ij² l_i l_j`` and ``Var Y = (2/r) Σ_i
-    W_ii² l_i²`` with noise levels l. The square of a level is too large on average because of the
-    level's own variance, by the factor ``1 + 2/r``, or ``1 + 1/r`` for levels of two draws. This
-    factor is removed (but the result is at least that for equal levels).
+    W is a matrix ``(n, n)`` of weights with ``W 1 = 0``. As for C in the module's head: ``Var X =
+    (2/r) Σ_ij W_ij² l_i l_j`` and ``Var Y = (2/r) Σ_i W_ii² l_i²`` with noise levels l. The square
+    of a level is too large on average because of the level's own variance, by the factor ``1 +
+    2/r``, or ``1 + 1/r`` for levels of two draws. This factor is removed (but the result is at least
+    that for equal levels).
 
     Args:
-        group_halves: The halves.
-        weights: W, shape ``(n, n)``, with ``W 1 = 0``.
-        noise: The effective dimension.
-        two_draw_levels: Noise levels ``(n,)`` from two draws each; ``‖D_i‖²`` if ``None``.
-
-    Returns:
-        The result of the test.
-    """
-    # W_ii and ‖D_i‖².
-    diagonal = np.diagonal(weights)
-    noise_squares = np.diagonal(group_halves.noise)
-    levels = noise_squares if two_draw_levels is None else two_draw_levels
-    sum_of_squares = float(diagonal**2 @ levels**2)
-    sums = (
-        float((weights * group_halves.mean).sum()),
-        float(diagonal @ noise_squares),
-        sum_of_squares,
-        float(levels @ weights**2 @ levels) - sum_of_squares,
-    )
-    largest = float(np.abs(diagonal).max()) * float(np.diagonal(group_halves.mean).max())
-    return excess_of_sums(sums, levels, largest, noise, draws=1 if two_draw_levels is None else 2)
-
-
-def excess_of_sums(
-    sums: tuple[float, float, float, float],
-    levels: np.ndarray,
-    largest: float,
-    noise: Noise,
-    draws: int = 1,
-) -> Excess:
-    """Compute :func:`excess` from its sums.
-
-    Args:
-        sums: X, Y, ``Σ_i W_ii² l_i²``, and the same over pairs ``i ≠ j``.
-        levels: Shape ``(n,)``, the noise levels l.
+        sums: X, Y, ``Σ_i W_ii² l_i²``, and ``Σ_ij W_ij² l_i l_j`` over pairs ``i ≠ j``; for several
+            tests at once, arrays of one shape ``(...)``.
+        levels: Shape ``(..., n)``, the noise levels l.
         largest: The largest product of a weight ``W_ii`` and a client's squared update.
-        noise: The effective dimension.
+        noise_share: ``1/r``; for several tests, of each.
+        df: Degrees of freedom of ``1/r``.
         draws: From how many draws each level is.
 
     Returns:
-        The result of the test.
+        The result of each test.
     """
     observed, expected, sum_of_squares, sum_of_pairs = sums
-    noise_share = max(noise.share, MIN_SHARE)
+    noise_share = np.maximum(noise_share, MIN_SHARE)
     # The variance of a level makes its square too large, so the squares are divided by the bias;
-    # but they are at least the squares of equal levels.
-    mean_square = float((levels**2).mean())
-    shrink_factor = 1.0
-    if mean_square > 0:
-        bias_factor = 1 + 2 * noise_share / draws
-        shrink_factor = max(1 / bias_factor, float(levels.mean()) ** 2 / mean_square)
+    # but they are at least the squares of equal levels. Without noise, there is nothing to divide.
+    mean_square = (levels**2).mean(axis=-1)
+    square_of_equal = levels.mean(axis=-1) ** 2 / np.where(mean_square > 0, mean_square, 1.0)
+    bias_factor = 1 + 2 * noise_share / draws
+    shrink_factor = np.where(mean_square > 0, np.maximum(1 / bias_factor, square_of_equal), 1.0)
     return compared(
         observed,
         expected,
         shrink_factor * sum_of_squares,
         sum_of_pairs,
-        Noise(noise_share, noise.df),
-        rounding=SQUARE_ROUNDING * len(levels) * largest,
+        noise_share,
+        df,
+        rounding=SQUARE_ROUNDING * levels.shape[-1] * largest,
     )
 
 
 def compared(
-    observed: float,
-    expected: float,
-    sum_of_squares: float,
-    sum_of_pairs: float,
-    noise: Noise,
-    rounding: float,
-) -> Excess:
+    observed: Numbers,
+    expected: Numbers,
+    sum_of_squares: Numbers,
+    sum_of_pairs: Numbers,
+    noise_share: Numbers,
+    df: float,
+    rounding: Numbers,
+) -> Excesses:
     """Compare a sum of squares X with its average under noise alone, Y, both with variances as in :func:`excess`.
 
     Args:
-        observed: X.
+        observed: X; for several tests at once, all arguments are arrays of one shape.
         expected: Y.
         sum_of_squares: ``Σ_i W_ii² l_i²``.
         sum_of_pairs: The same sum over pairs ``i ≠ j``.
-        noise: The effective dimension, ``1/r`` at least :data:`MIN_SHARE`.
+        noise_share: ``1/r``, at least :data:`MIN_SHARE`.
+        df: Degrees of freedom of ``1/r``.
         rounding: Sums up to this are rounding errors.
 
     Returns:
-        The result of the test.
+        The result of each test.
     """
-    # Without noise, any difference counts.
-    if expected <= rounding:
-        value = observed if observed > rounding else 0.0
-        return Excess(value, 0.0, math.inf if value else 0.0, 0.0 if value else 1.0)
-    variance_of_observed = 2 * noise.share * (sum_of_squares + sum_of_pairs)
-    variance_of_expected = 2 * noise.share * sum_of_squares
-    sd = math.sqrt(variance_of_observed + variance_of_expected)
-    value = observed - expected
+    observed = np.asarray(observed)
+    has_noise = np.asarray(expected > rounding)
+    # Ones stand for what is not compared by its variance, so that nothing is divided by zero.
+    mean = np.where(has_noise, expected, 1.0)
+    variance_of_observed = 2 * noise_share * np.where(has_noise, sum_of_squares + sum_of_pairs, 1.0)
+    variance_of_expected = 2 * noise_share * np.where(has_noise, sum_of_squares, 1.0)
+    sd = np.sqrt(variance_of_observed + variance_of_expected)
+    value = observed - mean
     p = _p_value(
-        ratio=max(observed, 0.0) / expected,
+        ratio=np.maximum(observed, 0.0) / mean,
         # Satterthwaite: ν = 2 μ² / v
-        df_observed=2 * expected**2 / variance_of_observed,
-        df_expected=2 * expected**2 / variance_of_expected,
-        df=noise.df,
+        df_observed=2 * mean**2 / variance_of_observed,
+        df_expected=2 * mean**2 / variance_of_expected,
+        df=df,
     )
-    return Excess(value, sd, value / sd, p)
+    # Without noise, any difference beyond rounding counts.
+    is_certain = ~has_noise & (observed > rounding)
+    value_without_noise = np.where(is_certain, observed, 0.0)
+    return Excesses(
+        value=np.where(has_noise, value, value_without_noise),
+        sd=np.where(has_noise, sd, 0.0),
+        z=np.where(has_noise, value / sd, np.where(is_certain, math.inf, 0.0)),
+        p=np.where(has_noise, p, np.where(is_certain, 0.0, 1.0)),
+    )
 
 
-def _p_value(ratio: float, df_observed: float, df_expected: float, df: float) -> float:
-    """p-value of a ratio of sums of squares: its normal score under F, compared with Student's t."""
-    p = float(scipy.special.fdtrc(df_observed, df_expected, ratio))
-    if p > 1e-290:
-        normal_score = -float(scipy.special.ndtri(p))
-    else:
-        # Too small for a float, p is replaced by the leading term of the tail of the beta function.
-        a = df_expected / 2
-        b = df_observed / 2
-        x = df_expected / (df_expected + df_observed * ratio)
-        log_p = a * math.log(x) + b * math.log1p(-x) - math.log(a) - scipy.special.betaln(a, b)
-        normal_score = -float(scipy.special.ndtri_exp(log_p))
+def _p_value(
+    ratio: np.ndarray, df_observed: np.ndarray, df_expected: np.ndarray, df: float
+) -> np.ndarray:
+    """p-values of ratios of sums of squares: their normal scores under F, compared with Student's t."""
+    p = np.asarray(scipy.special.fdtrc(df_observed, df_expected, ratio))
+    # Where it is too small for a float, p is replaced by the leading term of the tail of the beta
+    # function.
+    is_tiny = p <= 1e-290
+    a = df_expected / 2
+    b = df_observed / 2
+    x = df_expected / (df_expected + df_observed * ratio)
+    # There, x is far from 0 and 1; the numbers elsewhere are not used.
+    x = np.where(is_tiny, x, 0.5)
+    log_p = a * np.log(x) + b * np.log1p(-x) - np.log(a) - scipy.special.betaln(a, b)
+    score_of_tiny = -scipy.special.ndtri_exp(np.where(is_tiny, log_p, -1.0))
+    normal_score = np.where(is_tiny, score_of_tiny, -scipy.special.ndtri(np.where(is_tiny, 0.5, p)))
     if math.isinf(df):
-        return float(scipy.special.ndtr(-normal_score))
-    return float(scipy.special.stdtr(df, -normal_score))
+        return np.asarray(scipy.special.ndtr(-normal_score))
+    return np.asarray(scipy.special.stdtr(df, -normal_score))
 
 
 def _inverse(share: float) -> float:
@@ -566,10 +569,10 @@ def signal_cut(signal: np.ndarray) -> tuple[Group, Group]:
         >>> signal_cut(np.array([[4.0, 4.0, -2.0], [4.0, 4.0, -2.0], [-2.0, -2.0, 1.0]]))
         ((0, 1), (2,))
     """
-    return _cut(_checks.matrix(signal, "signal"))
+    return cut_of(_checks.matrix(signal, "signal"))
 
 
-def _cut(signal: np.ndarray) -> tuple[Group, Group]:
+def cut_of(signal: np.ndarray) -> tuple[Group, Group]:
     """:func:`signal_cut` of a checked matrix."""
     n = len(signal)
     if n < 2:
@@ -641,10 +644,10 @@ def congruent_groups(
     while untested_groups:
         group = untested_groups.pop()
         group_halves = halves(square, group)
-        group_test = congruence_of(group_halves, dimension)
+        group_test = congruence_of(group_halves, noise_of(group_halves, dimension))
         if group_test.p < alpha:
             # The cut is of positions within the group. Both new groups are tested, left first.
-            left, right = _cut(signals(group_halves))
+            left, right = cut_of(signals(group_halves))
             new_groups = (_members_at(group, left), _members_at(group, right))
             untested_groups += reversed(new_groups)
             decisions.append(SplitDecision(group, group_test, new_groups))
@@ -701,35 +704,43 @@ def contrast(
     members = np.sort(np.concatenate((left_positions, right_positions)))
     on_left = np.isin(members, left_positions)
     weights = np.where(on_left, 1 / len(left_positions), -1 / len(right_positions))
-    return _contrast(halves(square, members), weights, dimension)
+    group_halves = halves(square, members)
+    return contrast_of(group_halves, weights, noise_of(group_halves, dimension))
 
 
-def _contrast(group_halves: Halves, weights: np.ndarray, dimension: float | None) -> Contrast:
-    """:func:`contrast` with the weights w of the clients."""
-    noise = noise_of(group_halves, dimension)
+def contrast_of(group_halves: Halves, weights: np.ndarray, noise: Noise) -> Contrast:
+    """Compute :func:`contrast` of checked halves, with the weights w of the clients and the noise of :func:`noise_of`."""
     # (D_i · δ)², and ‖δ‖² Σ ‖D_i‖².
     along_difference = (weights @ group_halves.mixed) ** 2
     difference_square = float(weights @ group_halves.mean @ weights)
     norm_product = difference_square * float(np.trace(group_halves.noise))
     noise_along = _noise_along(noise, along_difference, norm_product)
-    distance_test = excess(group_halves, np.outer(weights, weights), noise_along)
+    # The sums of `excess` for W = w wᵀ, without that matrix.
+    levels = np.diagonal(group_halves.noise)
+    expected = float(weights**2 @ levels)
+    sum_of_squares = float(weights**4 @ levels**2)
+    sums = (difference_square, expected, sum_of_squares, expected**2 - sum_of_squares)
+    largest = float((weights**2).max()) * float(np.diagonal(group_halves.mean).max())
+    distance_test = excess(sums, levels, largest, noise_along, noise.df).at()
     # The standard error is at least the effect of noise along the difference.
     error = max(distance_test.sd, 2 * math.sqrt(weights**2 @ along_difference))
     return Contrast(distance_test.value, error, distance_test.z, noise.df, distance_test.p)
 
 
-def _noise_along(noise: Noise, along_difference: np.ndarray, norm_product: float) -> Noise:
-    """The effective dimension of noise for a contrast: ``1/r`` is at least the share of noise along the difference δ.
+def _noise_along(noise: Noise, along_difference: np.ndarray, norm_products: Numbers) -> np.ndarray:
+    """``1/r`` of the noise for contrasts: it is at least the share of noise along the difference δ.
 
     Args:
         noise: The estimate from all directions.
-        along_difference: ``(D_i · δ)²`` of each client.
-        norm_product: ``‖δ‖² Σ ‖D_i‖²``.
+        along_difference: ``(..., n)``, ``(D_i · δ)²`` of each client.
+        norm_products: ``(...)``, ``‖δ‖² Σ ‖D_i‖²``.
     """
-    noise_share = noise.share
-    if norm_product > 0:
-        noise_share = max(noise_share, float(along_difference.sum()) / norm_product)
-    return Noise(min(noise_share, 1.0), noise.df)
+    # Without a difference, no noise is along it.
+    divisor = np.where(np.greater(norm_products, 0), norm_products, 1.0)
+    share_along = np.where(
+        np.greater(norm_products, 0), along_difference.sum(axis=-1) / divisor, 0.0
+    )
+    return np.minimum(np.maximum(noise.share, share_along), 1.0)
 
 
 @public
@@ -772,25 +783,24 @@ def member_contrasts(
     mean_sum = float(mean.sum())
     largest = float(np.diagonal(mean).max())
     # The weights of member i and the others are w = (1 + b) e_i - b 1: w_i is 1, the largest, and
-    # the other weights are -b.
+    # the other weights are -b. All members at once: row i of a matrix is of member i.
     b = 1 / (n - 1)
+    # (D_j · δ)², and ‖δ‖².
+    along_difference = ((1 + b) * group_halves.mixed - b * mixed_sum) ** 2
+    observed = (1 + b) ** 2 * np.diagonal(mean) - 2 * b * (1 + b) * mean_rows + b**2 * mean_sum
+    # Σ w_j² l_j and Σ w_j⁴ l_j², with the noise levels l.
+    expected = levels + b**2 * (level_sum - levels)
+    sums_of_squares = levels**2 + b**4 * (level_squares - levels**2)
+    sums = (observed, expected, sums_of_squares, expected**2 - sums_of_squares)
+    noise_along = _noise_along(noise, along_difference, observed * level_sum)
+    distance_tests = excess(sums, levels, largest, noise_along, noise.df)
+    # Σ w_j² (D_j · δ)²
+    own_along = np.diagonal(along_difference)
+    weighted_along = own_along + b**2 * (along_difference.sum(axis=1) - own_along)
+    errors = np.maximum(distance_tests.sd, 2 * np.sqrt(weighted_along))
     contrasts = []
-    for i in range(n):
-        # (D_j · δ)², and ‖δ‖².
-        along_difference = ((1 + b) * group_halves.mixed[i] - b * mixed_sum) ** 2
-        observed = float(
-            (1 + b) ** 2 * mean[i, i] - 2 * b * (1 + b) * mean_rows[i] + b**2 * mean_sum
-        )
-        # Σ w_j² l_j and Σ w_j⁴ l_j², with the noise levels l.
-        expected = levels[i] + b**2 * (level_sum - levels[i])
-        sum_of_squares = levels[i] ** 2 + b**4 * (level_squares - levels[i] ** 2)
-        sum_of_pairs = expected**2 - sum_of_squares
-        sums = (observed, float(expected), float(sum_of_squares), float(sum_of_pairs))
-        noise_along = _noise_along(noise, along_difference, observed * level_sum)
-        distance_test = excess_of_sums(sums, levels, largest, noise_along)
-        # Σ w_j² (D_j · δ)²
-        weighted_along = along_difference[i] + b**2 * (along_difference.sum() - along_difference[i])
-        error = max(distance_test.sd, 2 * math.sqrt(float(weighted_along)))
+    for member, error in enumerate(errors.tolist()):
+        distance_test = distance_tests.at(member)
         contrasts.append(
             Contrast(distance_test.value, error, distance_test.z, noise.df, distance_test.p)
         )

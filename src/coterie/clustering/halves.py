@@ -113,14 +113,19 @@ def halves(gram: Any, members: Iterable[int] | None = None) -> Halves:
         Halves(mean=array([[13.]]), noise=array([[2.]]), mixed=array([[5.]]))
     """
     square = clients_of(gram)
-    n = len(square) // 2
     if members is not None:
+        n = len(square) // 2
         first_halves = _checks.position_list(members, n, "members")
         # All clients in their order need no copy.
         if not np.array_equal(first_halves, np.arange(n)):
             positions = np.concatenate((first_halves, first_halves + n))
             square = square[np.ix_(positions, positions)]
-            n = len(first_halves)
+    return halves_of(square)
+
+
+def halves_of(square: np.ndarray) -> Halves:
+    """Compute :func:`halves` of a checked Gram matrix ``(2n, 2n)``."""
+    n = len(square) // 2
     products_aa = square[:n, :n]
     products_ab = square[:n, n:]
     products_bb = square[n:, n:]

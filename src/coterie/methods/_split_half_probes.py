@@ -9,18 +9,16 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from coterie.clustering import (
-    congruence,
-    congruent_groups,
-    contrast,
-    gram,
-    noise_levels,
-    repeated_p,
-    signal_cosine,
-    signal_cut,
-    signal_gram,
+from coterie.clustering import congruent_groups, gram, repeated_p, signal_cosine, signal_gram
+from coterie.clustering.congruence import (
+    Congruence,
+    Noise,
+    congruence_of,
+    contrast_of,
+    cut_of,
+    noise_of,
 )
-from coterie.clustering.congruence import Congruence
+from coterie.clustering.halves import Halves, halves_of, signals
 from coterie.core import (
     P_VALUE,
     Averaging,
@@ -230,10 +228,34 @@ class Evidence:
         products = torch.from_numpy(self.products.numpy()[np.ix_(rows, rows)])
         return Evidence(clients=tuple(clients), products=products)
 
+    # What follows from the products, each computed once: several decisions ask for it.
+
+    @cached_property
+    def halves(self) -> Halves:
+        """The inner products of whole updates and of noise."""
+        return halves_of(self.products.numpy())
+
+    @cached_property
+    def noise(self) -> Noise:
+        """The effective dimension of the noise."""
+        return noise_of(self.halves)
+
     @cached_property
     def test(self) -> Congruence:
-        """The test of whether the clients differ. It is made once, as several decisions ask for it."""
-        return congruence(self.products.numpy())
+        """The test of whether the clients differ."""
+        return congruence_of(self.halves, self.noise)
+
+    @cached_property
+    def signal(self) -> np.ndarray:
+        """Inner products ``(n, n)`` of the signals, see :func:`~coterie.clustering.signal_gram`."""
+        return signals(self.halves)
+
+    def p_of_cut(self, left_side: Sequence[int], right_side: Sequence[int]) -> float:
+        """Return the p-value of the two sides of a cut, positions of all clients, being one group."""
+        weights = np.empty(len(self.clients))
+        weights[list(left_side)] = 1 / len(left_side)
+        weights[list(right_side)] = -1 / len(right_side)
+        return contrast_of(self.halves, weights, self.noise).p
 
 
 def sample(
@@ -353,8 +375,8 @@ def _hiding(level: float, first: Evidence, second: Evidence, hostile: int) -> Cl
 
 def _by_noise(first: Evidence, second: Evidence, clients: Clients) -> Clients:
     """Clients in the order of their noise in two probes, the noisiest first: noise is what hides a difference."""
-    levels = noise_levels(first.of(clients).products.numpy())
-    levels = levels + noise_levels(second.of(clients).products.numpy())
+    levels = np.diagonal(first.of(clients).halves.noise)
+    levels = levels + np.diagonal(second.of(clients).halves.noise)
     return tuple(clients[position] for position in np.argsort(-levels, kind="stable"))
 
 
@@ -479,21 +501,21 @@ def _sides(
     if hostile:
         group = _without_hiding(level, group, first_evidence, second_evidence, hostile)
     # 1. Both probes together find the group incongruent.
-    if len(group) < 2 or not together(first_evidence.of(group), second_evidence.of(group)) < level:
+    if len(group) < 2:
+        return []
+    first = first_evidence.of(group)
+    second = second_evidence.of(group)
+    if not together(first, second) < level:
         return []
     # 2. One cut, of the mean of both, whose sides differ in both.
-    first_products = first_evidence.of(group).products.numpy()
-    second_products = second_evidence.of(group).products.numpy()
-    first_signal = signal_gram(first_products)
-    second_signal = signal_gram(second_products)
-    left_side, right_side = signal_cut(first_signal + second_signal)
-    if not _p_of_cut(first_products, second_products, (left_side, right_side)) < level:
+    left_side, right_side = cut_of(first.signal + second.signal)
+    if not _p_of_cut(first, second, (left_side, right_side)) < level:
         return []
     # 3. A client is on a side if it is nearer to it in both probes. If that leaves a side empty, a
     #    client's share in the mean of its side counts too.
     for with_own_share in (False, True):
-        first_sides = _nearer(first_signal, left_side, right_side, with_own_share)
-        second_sides = _nearer(second_signal, left_side, right_side, with_own_share)
+        first_sides = _nearer(first.signal, left_side, right_side, with_own_share)
+        second_sides = _nearer(second.signal, left_side, right_side, with_own_share)
         is_left = (first_sides == 1) & (second_sides == 1)
         is_right = (first_sides == -1) & (second_sides == -1)
         agreed_left = tuple(group[position] for position in left_side if is_left[position])
@@ -504,15 +526,10 @@ def _sides(
 
 
 def _p_of_cut(
-    first_products: np.ndarray,
-    second_products: np.ndarray,
-    sides: tuple[Sequence[int], Sequence[int]],
+    first: Evidence, second: Evidence, sides: tuple[Sequence[int], Sequence[int]]
 ) -> float:
     """The p-value of two probes for the two sides of a cut being one group."""
-    left_side, right_side = sides
-    first_p = contrast(first_products, left_side, right_side).p
-    second_p = contrast(second_products, left_side, right_side).p
-    return repeated_p(first_p, second_p, len(left_side) + len(right_side))
+    return repeated_p(first.p_of_cut(*sides), second.p_of_cut(*sides), len(first.clients))
 
 
 def _without_hiding(
@@ -521,13 +538,13 @@ def _without_hiding(
     """The group without the few clients that hide that the others differ; the group itself if none do."""
 
     def differ(clients: Clients, num_sets: int) -> tuple[bool, float]:
-        p_value = together(first.of(clients), second.of(clients))
+        first_left = first.of(clients)
+        second_left = second.of(clients)
+        p_value = together(first_left, second_left)
         if not p_value < level / num_sets:
             return False, -p_value
-        first_products = first.of(clients).products.numpy()
-        second_products = second.of(clients).products.numpy()
-        sides = signal_cut(signal_gram(first_products) + signal_gram(second_products))
-        p_of_cut = _p_of_cut(first_products, second_products, sides)
+        sides = cut_of(first_left.signal + second_left.signal)
+        p_of_cut = _p_of_cut(first_left, second_left, sides)
         return p_of_cut < level / num_sets, -p_of_cut
 
     if len(group) < 2:

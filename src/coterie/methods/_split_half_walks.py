@@ -10,14 +10,14 @@ a new leaf.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from coterie.clustering.congruence import Excess, Noise, excess_of_sums, noise_of
+from coterie.clustering.congruence import Excess, Excesses, excess
 from coterie.clustering.halves import halves
 from coterie.core import Client, Criterion, Groups, Note, Replies, state
 from coterie.methods._cluster_tree import Tree, walk_note
@@ -52,17 +52,16 @@ def split_probe(steps: int, evidence: Evidence, parts: Groups) -> SplitProbe:
         evidence: result of the probe.
         parts: the parts of the split.
     """
-    all_halves = halves(evidence.products.numpy())
     estimates = []
     for part in parts:
         if len(part) > 1:
-            noise = noise_of(halves(evidence.of(part).products.numpy()))
+            noise = evidence.of(part).noise
             if np.isfinite(noise.df):
                 estimates.append(noise)
     # Without a part of two clients or more, all clients must do.
     if not estimates:
-        estimates = [noise_of(all_halves)]
-    noise_levels = map(float, np.diagonal(all_halves.noise))
+        estimates = [evidence.noise]
+    noise_levels = map(float, np.diagonal(evidence.halves.noise))
     return SplitProbe(
         steps=steps,
         levels=dict(zip(evidence.clients, noise_levels, strict=True)),
@@ -108,29 +107,28 @@ def walk(
         level: a walker whose p-values are all below this becomes a new leaf.
     """
     result = WalkResult(tree, {}, dict(probed), {}, [])
-    branches: dict[int, list[WalkBranch]] = {}
     # The noise is known of each walker that sent halves.
     noise_of_client: dict[Client, float] = {}
     if replies.halves is not None:
         noise_levels = map(float, np.diagonal(halves(replies.halves.gram).noise))
         noise_of_client = dict(zip(replies.halves.clients, noise_levels, strict=True))
+    # The walkers of a node are compared with its branches together.
+    walkers_at: dict[int, WalkersAtNode] = {}
+    rows_at: dict[int, dict[Client, int]] = {}
     for row, client in enumerate(replies.clients):
-        update = replies.all_updates[row]
+        rows_at.setdefault(walkers[client], {})[client] = row
+    for node, rows_of_client in rows_at.items():
+        walkers_at[node] = WalkersAtNode(rows_of_client, replies.all_updates, noise_of_client, tree)
+        walkers_at[node].compare(branches_of(tree, node, probed[node]), probed[node])
+    for row, client in enumerate(replies.clients):
         node = walkers[client]
-        # The branches of a node are the same for all of its walkers, until one of these adds one.
-        if node not in branches:
-            branches[node] = branches_of(result.tree, node, result.probed[node])
-        distances = distances_to(
-            branches[node],
-            tree.short(update[None])[0],
-            noise_of_client.get(client),
-            result.probed[node],
-        )
+        distances = walkers_at[node].distances_of(client)
         # The walker goes to the nearest branch, unless it differs from all of them.
         child = min(distances, key=lambda branch_node: (distances[branch_node].value, branch_node))
         fits_no_branch = all(distance.p < level for distance in distances.values())
         if client in noise_of_client and fits_no_branch:
             # It becomes a new leaf, to which the next walkers of this node are compared too.
+            update = replies.all_updates[row]
             grown_tree, child = result.tree.grow(node, client, update)
             probe = result.probed[node]
             result.probed[node] = replace(
@@ -138,7 +136,8 @@ def walk(
             )
             result.models[child] = tree.model(node) + update
             result = replace(result, tree=grown_tree)
-            branches[node] = branches_of(grown_tree, node, result.probed[node])
+            new_branch = branches_of(grown_tree, node, result.probed[node])[-1:]
+            walkers_at[node].compare(new_branch, result.probed[node])
         result.new_nodes[client] = child
         note = _walk_note(
             result.tree,
@@ -150,6 +149,10 @@ def walk(
         )
         result.notes.append(note)
     return result
+
+
+NUMBERS_AT_ONCE = 2**20
+"""Numbers in the updates of walkers that are compared at a time."""
 
 
 class WalkBranch(NamedTuple):
@@ -194,45 +197,78 @@ def branches_of(tree: Tree, node: int, probe: SplitProbe) -> list[WalkBranch]:
     return branches
 
 
-def distances_to(
-    branches: Iterable[WalkBranch], update: torch.Tensor, noise: float | None, probe: SplitProbe
-) -> dict[int, Excess]:
-    """Return the squared distance of a walker's signal from the mean signal of each branch, without the bias of noise.
-
-    This is :func:`~coterie.clustering.congruence.excess` with weights 1 of the walker and -1 / m of
-    the m clients of a branch.
+class WalkersAtNode:
+    """The walkers of a node, and how far each is from each branch.
 
     Args:
-        branches: the branches of the walker's node.
-        update: ``(p,)``, the walker's update, in the form that an edge keeps.
-        noise: the noise of this update; None if it is not known, which counts as none.
-        probe: the probe that split the node.
+        rows_of_client: walker -> its row among the updates.
+        updates: ``(n, d)``, the updates of all that answered.
+        noise_of_client: walker -> the noise of its update, as far as it is known.
+        tree: the parameter tree.
 
-    Returns:
-        Node of a branch -> the distance, and the p-value of the walker being of the branch.
+    Attributes:
+        distances: node of a branch -> for each of the w walkers, the squared distance of its signal
+            from the mean signal of the branch, without the bias of noise, and the p-value of the
+            walker being of the branch.
     """
-    own_noise = noise or 0.0
-    update = update.double()
-    distances = {}
-    for branch in branches:
-        difference = update - branch.mean
-        client_count = len(branch.levels)
-        # The expected square of the noise in the difference: that of the walker, and that of the
-        # mean of m clients. Its variance needs the sum of the squares of these levels.
-        expected_square = own_noise + branch.levels.sum() / client_count**2
-        squared_noise = own_noise**2 + (branch.levels**2).sum() / client_count**4
-        distances[branch.id] = excess_of_sums(
-            (
-                float(difference @ difference),
-                float(expected_square),
-                float(squared_noise),
-                float(expected_square**2 - squared_noise),
-            ),
-            np.array([own_noise, *branch.levels]),
-            max(float(update @ update), branch.largest),
-            Noise(probe.share, probe.df),
-        )
-    return distances
+
+    def __init__(
+        self,
+        rows_of_client: Mapping[Client, int],
+        updates: torch.Tensor,
+        noise_of_client: Mapping[Client, float],
+        tree: Tree,
+    ) -> None:
+        self.rows = list(rows_of_client.values())
+        self.place_of_client = {client: place for place, client in enumerate(rows_of_client)}
+        self.updates = updates
+        # Noise that is not known counts as none.
+        self.noise = np.array([noise_of_client.get(client, 0.0) for client in rows_of_client])
+        self.tree = tree
+        self.distances: dict[int, Excesses] = {}
+
+    def compare(self, branches: Sequence[WalkBranch], probe: SplitProbe) -> None:
+        """Add the distances from some branches: :func:`~coterie.clustering.congruence.excess` with weights 1 and -1 / m.
+
+        Args:
+            branches: branches of the node, whose m clients have weights -1 / m.
+            probe: the probe that split the node.
+        """
+        observed, own_squares = self._squares(branches)
+        for column, branch in enumerate(branches):
+            client_count = len(branch.levels)
+            # The expected square of the noise in the difference: that of the walker, and that of
+            # the mean of m clients. Its variance needs the sum of the squares of these levels.
+            expected = self.noise + branch.levels.sum() / client_count**2
+            squared_noise = self.noise**2 + (branch.levels**2).sum() / client_count**4
+            levels_of_branch = np.broadcast_to(branch.levels, (len(self.noise), client_count))
+            self.distances[branch.id] = excess(
+                (observed[:, column], expected, squared_noise, expected**2 - squared_noise),
+                np.column_stack((self.noise, levels_of_branch)),
+                np.maximum(own_squares, branch.largest),
+                probe.share,
+                probe.df,
+            )
+
+    def _squares(self, branches: Sequence[WalkBranch]) -> tuple[np.ndarray, np.ndarray]:
+        """Squared distances ``(w, b)`` of the walkers' updates from the mean of each branch, and squared norms ``(w,)``."""
+        squared_distances = np.empty((len(self.rows), len(branches)))
+        squared_norms = np.empty(len(self.rows))
+        # A part of the walkers at a time: all updates in float64 may be too many numbers.
+        walkers_at_once = max(1, NUMBERS_AT_ONCE // self.updates.shape[1])
+        for start in range(0, len(self.rows), walkers_at_once):
+            part = slice(start, start + walkers_at_once)
+            updates = self.tree.short(self.updates[self.rows[part]]).double()
+            squared_norms[part] = (updates**2).sum(dim=1).numpy()
+            for column, branch in enumerate(branches):
+                differences = updates - branch.mean
+                squared_distances[part, column] = (differences**2).sum(dim=1).numpy()
+        return squared_distances, squared_norms
+
+    def distances_of(self, client: Client) -> dict[int, Excess]:
+        """Return node of a branch -> the distance of a walker."""
+        place = self.place_of_client[client]
+        return {node: distances.at(place) for node, distances in self.distances.items()}
 
 
 def _walk_note(

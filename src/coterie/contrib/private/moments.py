@@ -34,7 +34,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from coterie.clustering.congruence import MIN_SHARE, Congruence, Contrast, Noise, compared
+from coterie.clustering.congruence import MIN_SHARE, Congruence, Contrast, compared
 from coterie.clustering.halves import SQUARE_ROUNDING
 
 
@@ -175,9 +175,10 @@ def congruence_from_sums(group_sums: Moments) -> Congruence:
         (1 - 1 / n) * noise_level,
         sum_of_squares,
         sum_of_pairs,
-        Noise(inverse_dimension, degrees_of_freedom),
+        inverse_dimension,
+        degrees_of_freedom,
         rounding,
-    )
+    ).at()
     effective_dimension = 1 / inverse_dimension
     return Congruence(
         n,
@@ -243,9 +244,10 @@ def contrast_from_sums(
         expected_distance,
         sum_of_squares,
         max(expected_distance**2 - sum_of_squares, 0.0),
-        Noise(inverse_dimension, degrees_of_freedom),
+        inverse_dimension,
+        degrees_of_freedom,
         rounding,
-    )
+    ).at()
     # The standard deviation of the squared distance, if the means do differ.
     signal_variance = sum(
         float(difference @ group_sums.noise @ difference) / group_sums.count**2
