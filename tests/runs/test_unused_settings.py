@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from coterie.boundary import Boundary
 from coterie.cli import main
 from coterie.core import Training
 from coterie.data.scenario import SCENARIO_PARTS, SCENARIOS, Scenario
-from coterie.methods import METHODS
+from coterie.methods import CFL, METHODS
 from coterie.methods._presets import presets_of
 from coterie.records.record import Record
 from coterie.robust import Robust
@@ -113,6 +114,12 @@ def test_what_comes_after_the_last_round_is_said() -> None:
         "the setting flhc.warmup = 10 is too late for 10 rounds: the clustering would be in round 11"
     )
     assert unused_settings(IID, [METHODS["flhc"]()], 11) == []
+    # Of several rounds, the first one counts.
+    late_splits = [CFL(split_rounds=(7, 5))]
+    assert unused_settings(IID, late_splits, 4) == [
+        "the setting cfl.split_rounds = [7, 5] is too late for 4 rounds: the first split would be in round 5"
+    ]
+    assert unused_settings(IID, late_splits, 5) == []
     drifting = SCENARIOS["fashion/drift"]
     assert "the first change is in round 101 (period = 100)" in said(drifting, rounds=100)
     assert unused_settings(drifting, [], 101) == []
@@ -199,3 +206,34 @@ def test_a_method_twice_with_the_same_settings_is_refused(
 def test_python_checks_the_number_of_hostile_clients_too() -> None:
     with pytest.raises(SettingError, match="less than half of the 20 clients, got 10"):
         next(iter(coterie.run("fedavg", IID, rounds=1, robust={"hostile": 10})))
+
+
+def test_the_server_of_a_federation_says_it_once_and_records_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A strategy said nothing of settings without effect, which a simulation says."""
+    pytest.importorskip("flwr", reason="Flower is not installed")
+    from flowered import Here, a_run, app_of, strategy_of
+    from small import world
+
+    caplog.set_level(logging.INFO, "flwr.coterie")
+    tried = world((0, 1, 2))
+    method = CFL(split_rounds=(5,), eps1=0.1)
+    sentences = unused_settings(None, [method], 2, training=tried.training)
+    assert len(sentences) == 2, sentences
+    # Both for a new run and for one that has all its rounds.
+    for _ in range(2):
+        caplog.clear()
+        with a_run():
+            strategy_of(method, tried, out=tmp_path / "run").start(
+                Here(app_of(tried), 3), num_rounds=2
+            )
+        warned = [record.message for record in caplog.records if "the setting" in record.message]
+        assert warned == sentences
+    assert Record(tmp_path / "run").description()["world"]["cautions"] == sentences
+    # Who reads the run sees it, too.
+    capsys.readouterr()
+    assert main(["explain", str(tmp_path / "run")]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    for sentence in sentences:
+        assert sentence[1:] in printed

@@ -166,6 +166,7 @@ class CFL:
         "split the least similar group in each of these rounds, not by criteria (the papers' figures)",
         ge=1,
         advanced=True,
+        begins="the first split",
     )
     warmup: int = setting(
         0,

@@ -74,7 +74,8 @@ def setting(
         only_with: Name of another setting -> its values with which this one has an effect; one of
             several such settings is enough. ``coterie.settings.without_effect`` says it.
         not_with: Name of another setting -> its values with which this one has no effect.
-        begins: The setting is a number of rounds, and this begins afterwards.
+        begins: The setting is a number of rounds, and this begins afterwards. Of several numbers, the
+            least one counts.
         rounds_later: The number of rounds from the setting's to the one in which it begins.
 
     Returns:

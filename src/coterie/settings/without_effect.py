@@ -49,7 +49,7 @@ def without_effect(
         reason = _switched_off(field.metadata, values, short_name_of)
         if reason:
             sentences.append(
-                f"the setting {name_of(field.name)} = {_in_words(value)} has no effect with {reason}"
+                f"the setting {name_of(field.name)} = {in_words(value)} has no effect with {reason}"
             )
     return sentences
 
@@ -67,7 +67,7 @@ def _switched_off(
             remedy = "to another value"
             if is_number and values[name] in (0, 1):
                 remedy = f"above {values[name]:g}"
-            return f"{short_name} = {_in_words(values[name])}: set {short_name} {remedy}"
+            return f"{short_name} = {in_words(values[name])}: set {short_name} {remedy}"
     # One of these values is enough to switch it on.
     only_with: Mapping[str, Sequence[Any]] = metadata.get("only_with", {})
     if not only_with or any(values[name] in on_values for name, on_values in only_with.items()):
@@ -76,12 +76,12 @@ def _switched_off(
     needed = []
     for name, on_values in only_with.items():
         short_name = short_name_of(name)
-        present.append(f"{short_name} = {_in_words(values[name])}")
-        needed.append(f"{short_name} = {' or '.join(map(_in_words, on_values))}")
+        present.append(f"{short_name} = {in_words(values[name])}")
+        needed.append(f"{short_name} = {' or '.join(map(in_words, on_values))}")
     return f"{' and '.join(present)}: it is for {', or for '.join(needed)}"
 
 
-def _in_words(value: Any) -> str:
+def in_words(value: Any) -> str:
     """A value as one writes it in a setting, without quotation marks."""
     if value is None:
         return "none"

@@ -14,6 +14,7 @@ from coterie.data import objective
 from coterie.data.schema import Schema
 from coterie.engines.flower import messages
 from coterie.engines.flower.nodes import Identity, Waiting
+from coterie.engines.unused_settings import unused_of_engine
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.robust import Robust
@@ -122,3 +123,17 @@ class FederationSettings:
         """Whether a greater or a smaller value of the main metric is better; greater if it has a name of the user's own."""
         metric = objective.METRICS.get(self.main_metric)
         return "greater" if metric is None else metric.better
+
+    def unused(self, rounds: int | None) -> list[str]:
+        """Return a sentence for each setting that was set and has no effect.
+
+        Args:
+            rounds: The number of the last round; None if it is not known.
+        """
+        return unused_of_engine(
+            [self.method],
+            rounds,
+            training=self.training,
+            boundary=self.boundary,
+            robust=self.robust,
+        )

@@ -148,6 +148,11 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         main_metric = self.settings.main_metric
         if main_metric != Shown.main:
             world_description["metric"] = {"main": main_metric, "better": self.settings.better}
+        # Settings without effect stand where a simulation has them, beside what the data warn of.
+        unused_settings = self.settings.unused(self.rounds)
+        if unused_settings:
+            known_cautions = world_description.get("cautions", ())
+            world_description["cautions"] = [*known_cautions, *unused_settings]
         self.record.describe(
             {
                 "scenario": {"name": FEDERATION},

@@ -408,7 +408,7 @@ class MethodStrategy(Strategy):
                 self.settings, waiting=replace(self.settings.waiting, timeout=timeout)
             )
         self._configs = {"train": train_config or {}, "evaluate": evaluate_config or {}}
-        self.summary()
+        self._log_settings(num_rounds)
         settings = self.settings
         # The result has the models of the last finished round, also if the run fails later.
         result = GroupedResult(
@@ -655,7 +655,13 @@ class MethodStrategy(Strategy):
         )
 
     def summary(self) -> None:
-        """Log the method, the training settings and whether the nodes' client ids are unproven."""
+        """Log the method, the training settings, those without effect, and whether the nodes' client ids are unproven."""
+        self._log_settings(rounds=None)
+
+    def _log_settings(self, rounds: int | None) -> None:
+        """Log the settings, see :meth:`summary`; ``rounds`` is the number of the last round, if it is known."""
         log.info("%s with %s", self.settings.method, self.settings.training)
+        for unused_setting in self.settings.unused(rounds):
+            log.warning(printable(unused_setting))
         if self.settings.identity.rule == CLAIMED:
             log.info("identity is claimed: the client ids that nodes report are not verified")
