@@ -27,6 +27,7 @@ from coterie.core import (
     Replies,
     SharedValues,
     Task,
+    Training,
     among,
     as_groups,
     groups_by,
@@ -300,7 +301,12 @@ class Walked:
 
 
 def tasks(
-    tree: Tree, walkers: Walkers, present: tuple[Client, ...], first_row: int, **task_fields: Any
+    tree: Tree,
+    walkers: Walkers,
+    present: tuple[Client, ...],
+    first_row: int,
+    training_of_node: Callable[[int], Training | None] = lambda node_id: None,
+    **task_fields: Any,
 ) -> tuple[list[torch.Tensor], dict[Client, Task]]:
     """Plan the training of the walkers.
 
@@ -309,6 +315,7 @@ def tasks(
         walkers: clients at inner nodes.
         present: clients that are present.
         first_row: row of the plan's models at which the returned models begin.
+        training_of_node: the settings of local training of a node's walkers; None for the run's.
         **task_fields: further fields of the tasks.
 
     Returns:
@@ -316,20 +323,19 @@ def tasks(
         plan, and the tasks.
     """
     models: list[torch.Tensor] = []
-    row_of_node: dict[int, int] = {}
+    task_of_node: dict[int, Task] = {}
     asked_walkers = sorted(client for client in set(present) if client in walkers)
-    # Each node with a walker has one row, in the order of the nodes.
+    # Each node with a walker has one row, in the order of the nodes, and one task for all of them.
     for node_id in sorted({walkers[client] for client in asked_walkers}):
-        row_of_node[node_id] = first_row + len(models)
-        models.append(tree.model(node_id))
-    walker_tasks = {}
-    for client in asked_walkers:
-        node_id = walkers[client]
-        # Updates are comparable only with the learning rate of the round in which the node split.
-        walker_tasks[client] = Task(
-            offered=(row_of_node[node_id],), lr_round=tree.nodes[node_id].round, **task_fields
+        task_of_node[node_id] = Task(
+            offered=(first_row + len(models),),
+            # Updates are comparable only with the learning rate of the round in which the node split.
+            lr_round=tree.nodes[node_id].round,
+            training=training_of_node(node_id),
+            **task_fields,
         )
-    return models, walker_tasks
+        models.append(tree.model(node_id))
+    return models, {client: task_of_node[walkers[client]] for client in asked_walkers}
 
 
 def step(

@@ -167,6 +167,10 @@ class SplitHalfState:
     training: Training = field(default_factory=Training)
     notes: tuple[Note, ...] = ()
 
+    def training_at(self, node: int) -> Training:
+        """Return the training of an inner node's walkers: as many steps as its clients made when it was split."""
+        return replace(self.training, steps=self.probed[node].steps)
+
     @cached_property
     def assignment(self) -> Assignment:
         """The models that serve the clients, which are asked for several times in a round."""
@@ -331,12 +335,14 @@ class SplitHalf(Probing):
         # Walkers train on halves from the model of the inner node where they are.
         walkers = sample(cohort, sorted(state.walkers), MAX_PROBED_CLIENTS)
         walker_models, walker_tasks = _cluster_tree.tasks(
-            state.tree, state.walkers, walkers, len(models), halves=True
+            state.tree,
+            state.walkers,
+            walkers,
+            len(models),
+            state.training_at,
+            halves=True,
         )
-        for client, task in walker_tasks.items():
-            # As many steps as the clients of the node made when it was split.
-            steps = state.probed[state.walkers[client]].steps
-            tasks[client] = replace(task, training=replace(state.training, steps=steps))
+        tasks |= walker_tasks
         # Halves are compared by their Gram matrix, so the server needs the single updates. A long probe
         # keeps them from round to round, and so needs those of the second halves too.
         begins_long_probe = any(self._lasts(state, leaf) for leaf in state.leaves if leaf.clients)

@@ -164,11 +164,14 @@ class _Walkers:
     def _step(self, pool: ClientPool, clients: Sequence[Client]) -> Mapping[Client, int]:
         """Move some walkers down one level; return those that are at no leaf yet, and their nodes."""
         nodes = {client: self.waiting[client] for client in clients}
-        models, tasks = _cluster_tree.tasks(self.tree, nodes, tuple(clients), 0, halves=True)
-        for client, task in tasks.items():
-            # As many steps as the clients of the node made when it was split.
-            steps = self.probed[nodes[client]].steps
-            tasks[client] = replace(task, training=replace(self.state.training, steps=steps))
+        models, tasks = _cluster_tree.tasks(
+            self.tree,
+            nodes,
+            tuple(clients),
+            0,
+            self.state.training_at,
+            halves=True,
+        )
         plan = Plan(
             models=torch.stack(models),
             tasks=tasks,

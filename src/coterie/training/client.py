@@ -95,8 +95,11 @@ def divided(order: Order, *, can_halve: bool) -> list[Order]:
     task = order.task
     if not (task.halves and can_halve):
         return [order]
-    # On a half, the client only trains.
-    task_of_half = replace(task, personal=None, holdout=replace(task.holdout, report_losses=False))
+    # On a half, the client only trains, which is usually all that the task asks for.
+    task_of_half = task
+    if task.personal is not None or task.holdout.report_losses:
+        holdout_of_half = replace(task.holdout, report_losses=False)
+        task_of_half = replace(task, personal=None, holdout=holdout_of_half)
     orders = [replace(order, task=task_of_half, half=half) for half in (0, 1)]
     # What the server asks of all of the client's data takes a third training.
     task_beside_halves = _beside_halves(task)
