@@ -559,7 +559,7 @@ def excess_of_weights(h: Halves, w: np.ndarray, share: float, df: float) -> Exce
     squares = own**2 @ levels**2
     sums = (w * h.mean).sum(), own @ levels, squares, levels @ w**2 @ levels - squares
     largest = own.max() * np.diagonal(h.mean).max()
-    return excess(sums, levels, largest, share, df).at()
+    return excess(sums, levels, largest, share, df).excess_at()
 
 
 @pytest.mark.parametrize("known", [True, False])

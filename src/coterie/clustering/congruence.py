@@ -123,7 +123,7 @@ class Excesses(NamedTuple):
     z: np.ndarray
     p: np.ndarray
 
-    def at(self, position: int | tuple[()] = ()) -> Excess:
+    def excess_at(self, position: int | tuple[()] = ()) -> Excess:
         """Return the result at a position; without one, that of a single sum."""
         return Excess(*(float(numbers[position]) for numbers in self))
 
@@ -286,7 +286,7 @@ def _spread(group_halves: Halves, noise: Noise) -> Excess:
         (squared_sum - sum_of_squares) / n**2,
     )
     largest = weight * float(np.diagonal(group_halves.mean).max())
-    return excess(sums, levels, largest, noise.share, noise.df, draws=2).at()
+    return excess(sums, levels, largest, noise.share, noise.df, draws=2).excess_at()
 
 
 def _levels(group_halves: Halves) -> np.ndarray:
@@ -721,7 +721,7 @@ def contrast_of(group_halves: Halves, weights: np.ndarray, noise: Noise) -> Cont
     sum_of_squares = float(weights**4 @ levels**2)
     sums = (difference_square, expected, sum_of_squares, expected**2 - sum_of_squares)
     largest = float((weights**2).max()) * float(np.diagonal(group_halves.mean).max())
-    distance_test = excess(sums, levels, largest, noise_along, noise.df).at()
+    distance_test = excess(sums, levels, largest, noise_along, noise.df).excess_at()
     # The standard error is at least the effect of noise along the difference.
     error = max(distance_test.sd, 2 * math.sqrt(weights**2 @ along_difference))
     return Contrast(distance_test.value, error, distance_test.z, noise.df, distance_test.p)
@@ -800,7 +800,7 @@ def member_contrasts(
     errors = np.maximum(distance_tests.sd, 2 * np.sqrt(weighted_along))
     contrasts = []
     for member, error in enumerate(errors.tolist()):
-        distance_test = distance_tests.at(member)
+        distance_test = distance_tests.excess_at(member)
         contrasts.append(
             Contrast(distance_test.value, error, distance_test.z, noise.df, distance_test.p)
         )

@@ -268,7 +268,7 @@ class WalkersAtNode:
     def distances_of(self, client: Client) -> dict[int, Excess]:
         """Return node of a branch -> the distance of a walker."""
         place = self.place_of_client[client]
-        return {node: distances.at(place) for node, distances in self.distances.items()}
+        return {node: distances.excess_at(place) for node, distances in self.distances.items()}
 
 
 def _walk_note(

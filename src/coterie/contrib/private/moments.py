@@ -178,7 +178,7 @@ def congruence_from_sums(group_sums: Moments) -> Congruence:
         inverse_dimension,
         degrees_of_freedom,
         rounding,
-    ).at()
+    ).excess_at()
     effective_dimension = 1 / inverse_dimension
     return Congruence(
         n,
@@ -247,7 +247,7 @@ def contrast_from_sums(
         inverse_dimension,
         degrees_of_freedom,
         rounding,
-    ).at()
+    ).excess_at()
     # The standard deviation of the squared distance, if the means do differ.
     signal_variance = sum(
         float(difference @ group_sums.noise @ difference) / group_sums.count**2
