@@ -13,6 +13,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+import torch
+
 from coterie.boundary import Boundary, Wire
 from coterie.core import (
     Assignment,
@@ -25,10 +28,12 @@ from coterie.core import (
     Position,
     Replies,
     Round,
+    Task,
     check_declared,
     check_training,
 )
 from coterie.data.objective import mean_probability
+from coterie.data.on_demand import OnDemand
 from coterie.data.world import World
 from coterie.engines.clock import Clock
 from coterie.engines.exchange import ExchangeResult, exchange
@@ -303,12 +308,40 @@ def rehearse(
         hardware.check(world)
     wire, federation = setup(method, world, seed, boundary)
     cohort = Cohort(present=federation.clients, exchange=0, seed=seed)
-    plan = method.plan(method.init(federation), cohort)
-    check_declared(method, plan)
-    (robust or Robust()).check_plan(plan, boundary.masks)
+    state = method.init(federation)
+    first_plan = method.plan(state, cohort)
+    plans = [first_plan]
+    # A plan in which nobody trains, and no client measures anything, is answered at once. The next
+    # plan may show further mistakes.
+    if _asks_only_for_sizes(first_plan) and not isinstance(world.clients, OnDemand):
+        state = method.step(state, _replies_with_sizes(first_plan, world))
+        plans.append(method.plan(state, replace(cohort, exchange=1)))
     (robust or Robust()).check_clients(len(world.clients))
-    for _, part in plan.leaves():
-        wire.check(part, method.name)
+    for plan in plans:
+        check_declared(method, plan)
+        (robust or Robust()).check_plan(plan, boundary.masks)
+        for _, part in plan.leaves():
+            wire.check(part, method.name)
+
+
+def _asks_only_for_sizes(plan: Plan) -> bool:
+    """Whether clients only say how many training examples they have."""
+    if plan.parts or plan.need != "mean" or plan.ends_round or not plan.tasks:
+        return False
+    return set(plan.tasks.values()) == {Task(offered=(0,), epochs=0)}
+
+
+def _replies_with_sizes(plan: Plan, world: World) -> Replies:
+    """The replies to such a plan: the clients' numbers of training examples, and no change of the model."""
+    clients = tuple(sorted(plan.tasks))
+    sizes = [len(world.clients[client].train) for client in clients]
+    return Replies(
+        clients=clients,
+        examples=np.array(sizes, dtype=np.int64),
+        chosen=((0,),) * len(clients),
+        means=torch.zeros_like(plan.models),
+        mean_counts=np.zeros(len(plan.models), dtype=np.int64),
+    )
 
 
 def _check_groups(method: Method[Any], assignment: Assignment) -> None:

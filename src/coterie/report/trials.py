@@ -49,6 +49,7 @@ class Trial:
             it is not recorded.
         cautions: What the data warn of.
         unanswered_rounds: Number of rounds without an accepted reply.
+        warned: What the notes of the rounds warn of, each text once, in the order of the rounds.
         evidence: The strongest evidence for groups, or None.
         limits: What limits on single clients changed.
         candidates: How a race chose the models in use, up to the last round; None for other methods.
@@ -72,6 +73,7 @@ class Trial:
     testers: Mapping[ClientId, float] | None = None
     cautions: Sequence[str] = ()
     unanswered_rounds: int = 0
+    warned: Sequence[str] = ()
     evidence: GroupEvidence | None = None
     limits: Sequence[Limit] = ()
     by_time: str = ""
@@ -142,11 +144,22 @@ def trial(run: Path | str, description: Mapping[str, Any], lines: Sequence[Line]
         testers=None if testers is None else dict(zip(world["clients"], testers, strict=False)),
         cautions=world.get("cautions", ()),
         unanswered_rounds=sum(not line["answered"] for line in lines),
+        warned=_warned(lines),
         evidence=strongest_evidence(lines),
         limits=limits,
         by_time=by_time(world),
         candidates=candidates(description["methods"][0], lines),
     )
+
+
+def _warned(lines: Sequence[Line]) -> list[str]:
+    """Return what the notes of the rounds warn of, each text once."""
+    texts: dict[str, None] = {}
+    for line in lines:
+        for note in line["notes"]:
+            if note["effect"] == "warns":
+                texts[note["text"]] = None
+    return list(texts)
 
 
 def _averages_shares(

@@ -21,6 +21,9 @@ from coterie.report.words import count, number, readable_number, sentence
 MAX_CLIENTS_IN_WARNING = 12
 """The greatest number of clients that a warning names."""
 
+MAX_NOTED = 2
+"""The greatest number of warnings of a method's rounds that are shown."""
+
 MAX_P_OF_EVIDENCE = 1e-3
 """Evidence for groups is shown if its p-value is below this: a run examines its groups in many
 rounds."""
@@ -40,7 +43,8 @@ def warnings(contest: Contest) -> list[str]:
     """
     best = contest.methods[0]
     # 1. The methods are not the published ones, or the data are unfit.
-    lines = [*limited_lines(contest), *unanswered_lines(contest), *_data_lines(contest)]
+    lines = [*limited_lines(contest), *unanswered_lines(contest), *_noted_lines(contest)]
+    lines += _data_lines(contest)
     if contest.round is None:
         return lines
     # 2. The recommended method is no better than a constant prediction, or only for some clients.
@@ -82,6 +86,23 @@ def unanswered_lines(contest: Contest) -> list[str]:
                     "nothing was learned."
                 )
                 break
+    return lines
+
+
+def _noted_lines(contest: Contest) -> list[str]:
+    """Return what the methods and their engine have warned of in the rounds, by method."""
+    lines = []
+    for method in contest.methods:
+        # Of several seeds, the first one that has something to say.
+        warned_trials = [trial for trial in method.trials.values() if trial.warned]
+        if not warned_trials:
+            continue
+        texts = warned_trials[0].warned
+        for text in texts[:MAX_NOTED]:
+            lines.append(sentence(f"With {method.label}, {text}"))
+        if len(texts) > MAX_NOTED:
+            further = count(len(texts) - MAX_NOTED, "further warning")
+            lines.append(f"With {method.label}, the rounds have {further}.")
     return lines
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 import coterie
+from coterie.cli import main
 from coterie.contrib.fleet import Device, Rhythm, Timed
 from coterie.contrib.fleet.devices import (
     DEVICE_CLASSES,
@@ -28,6 +29,7 @@ from coterie.contrib.fleet.devices import (
 from coterie.contrib.fleet.timed import bears_old_updates
 from coterie.core import Cohort, Plan, Replies, Round, Task, Training
 from coterie.methods import CFL, FedAvg, SplitHalf
+from coterie.runs.unused_settings import unused_settings
 from coterie.settings import SettingError, UserError
 from small import world
 
@@ -385,11 +387,73 @@ def test_curves_of_seeds_are_read_at_the_same_moments() -> None:
     assert curves == [{2.0: 0.1, 3.0: 0.1}, {2.0: 0.5, 3.0: 0.7}]
 
 
-def test_a_deadline_that_no_client_meets_is_said(tmp_path: Path) -> None:
+TOO_SHORT = (
+    r"timed\.deadline .* is too short: the fastest of 4 clients needs .* seconds for its task"
+)
+
+
+def test_a_deadline_that_no_client_can_meet_is_refused_before_the_first_round(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ran to the end without a reply, and only the verdict said so."""
+    seconds = [
+        clock(done)["seconds of the step"] for done in made_rounds(Timed(over_selection=4), 1)
+    ]
+    for deadline in (1e-9, 0.99 * seconds[0]):
+        with pytest.raises(SettingError, match=TOO_SHORT):
+            next(coterie.run(Timed(deadline=deadline), world(), rounds=3, workers=1))
+    # No file is written, and no other method runs before.
+    with pytest.raises(SettingError, match=TOO_SHORT):
+        coterie.begin(world(), tmp_path / "begun", [FedAvg(), Timed(deadline=0.99 * seconds[0])])
+    words = ["run", "--scenario=synthetic/groups", "--method=fedavg", "--method=timed"]
+    words += ["--set=timed.deadline=1e-6", "--rounds=3", f"--out={tmp_path / 'run'}"]
+    assert main(words) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("coterie: timed.deadline 1e-06 is too short: the fastest of ")
+    assert printed.out == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_memory_that_no_device_has_is_refused_before_the_first_round() -> None:
+    """A class has it, and none of the four clients has a device of this class."""
+    method = Timed(devices=("fast=0.0001", "slow=1"), memory=4.0)
+    with pytest.raises(SettingError, match=r"timed\.memory 4 is more than .* of 4 clients has"):
+        next(coterie.run(method, world(), rounds=3, workers=1))
+
+
+def test_clients_that_never_reply_in_time_are_named_once(tmp_path: Path) -> None:
+    equal_sizes = made_rounds(Timed(spread=0.0, over_selection=4), 1)[0]
+    fastest = clock(equal_sizes)["seconds of the step"]
+    method = Timed(spread=0.0, deadline=1.01 * fastest)
+    rounds = made_rounds(method, 3)
+    (warning,) = [note for done in rounds for note in done.notes if note.effect == "warns"]
+    replied = {
+        client for note in rounds[2].notes if note.kind == "clock" for client in note.clients
+    }
+    assert set(warning.clients) == set(world().clients) - replied
+    assert 0 < len(replied) < 4
+    assert "late for timed.deadline" in warning.text
+    # Who reads the verdict sees it, too.
+    runs = coterie.begin(world(), tmp_path / "run", [method], rounds=3, workers=1).finish()
+    assert f"With timed, {warning.text}." in coterie.compare(runs).verdict()
+    # A client that has to wait until it is available may be in time on another day.
+    sleepy = made_rounds(Timed(deadline=10.0, available=0.2), 2)
+    assert not [note for done in sleepy for note in done.notes if note.effect == "warns"]
+
+
+def test_a_deadline_counts_in_buffered_mode_where_versions_are_frozen() -> None:
+    """A sentence said that it had no effect."""
+    buffered = Timed(method=SplitHalf(first_probe=2), mode="buffered", deadline=100.0)
+    assert not [text for text in unused_settings(None, [buffered], 9) if "deadline" in text]
+    with pytest.raises(SettingError, match=TOO_SHORT):
+        next(coterie.run(Timed(method=CFL(), mode="buffered", deadline=1e-9), world(), rounds=1))
+
+
+def test_rounds_without_a_reply_are_said_by_the_verdict(tmp_path: Path) -> None:
     runs = coterie.begin(
         "synthetic/groups",
         tmp_path / "run",
-        [Timed(deadline=1e-9), FedAvg()],
+        [Timed(failures=0.999999), FedAvg()],
         rounds=3,
         workers=1,
     ).finish()

@@ -34,7 +34,7 @@ Deviations
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -47,6 +47,7 @@ from coterie.contrib.fleet.devices import (
     Device,
     DeviceDraw,
     Rhythm,
+    TaskWork,
     drawn,
     shares_of_classes,
     work_of,
@@ -70,8 +71,12 @@ from coterie.core import (
     without,
 )
 from coterie.methods.tuned import method_of
+from coterie.notebook.tables import count
 from coterie.randomness import numpy_generator
 from coterie.settings import SettingError, check, setting
+
+MAX_EXAMINED = 10_000
+"""Clients of which each is examined before the first round: of more, those that are asked first."""
 
 
 @state("timed.work")
@@ -154,15 +159,11 @@ class Timed:
     )
     deadline: float | None = setting(
         None,
-        "seconds after which the server ends a round; none: it waits",
+        "seconds after which the server ends a round, in buffered mode one with a frozen version; none: it waits",
         gt=0,
-        only_with={"mode": ("rounds",)},
     )
     over_selection: float = setting(
-        1.0,
-        "a round ends when one of so many asked clients has replied",
-        ge=1,
-        only_with={"mode": ("rounds",)},
+        1.0, "such a round ends when one of so many asked clients has replied", ge=1
     )
     buffer: int = setting(
         10,
@@ -282,7 +283,8 @@ class Timed:
             # Nobody has answered: ask again.
             if not sizes:
                 return state
-            return self._scheduled(replace(state, sizes=sizes))
+            state = replace(state, sizes=sizes)
+            return replace(self._scheduled(state), notes=self._notes_of_unable(state))
         inner_plan = self._inner_plan(state)
         clock_note = self._clock_note(state, replies)
         inner_replies = replies
@@ -333,13 +335,82 @@ class Timed:
         )
         return self._scheduled(state) if state.sizes and state.is_round else state
 
+    # -- who can never reply
+    # -----------------------------------------------------------------------------------------------
+
+    def _notes_of_unable(self, state: TimedState) -> tuple[Note, ...]:
+        """Return notes of the clients that never take part, as the method's first plan shows.
+
+        Raises:
+            SettingError: No client does.
+        """
+        plan = self._inner_plan(state)
+        examined = state.clients if len(state.clients) <= MAX_EXAMINED else plan.asked
+        num_examined = count(len(examined), "client")
+        notes = []
+        # Devices without the memory that training needs.
+        able = [client for client in examined if self._has_memory(state, client)]
+        if not able:
+            raise SettingError(
+                f"timed.memory {self.memory:g} is more than the device of any of {num_examined} has, so that none would "
+                "ever take part; another timed.seed draws other devices"
+            )
+        fit = set(able)
+        unfit = [client for client in examined if client not in fit]
+        if unfit:
+            text = (
+                f"{len(unfit)} of {num_examined} never take part: their devices have less memory than timed.memory "
+                f"{self.memory:g}"
+            )
+            notes.append(Note(kind="devices", effect="warns", clients=tuple(unfit), text=text))
+        # Devices that would be late even if they began at once.
+        if self.deadline is None or not self._is_round(plan):
+            return tuple(notes)
+        seconds_of_client = self._seconds_of_tasks(state, plan, able)
+        seconds_of_late = {}
+        for client, seconds in seconds_of_client.items():
+            if seconds > self.deadline:
+                seconds_of_late[client] = seconds
+        if len(seconds_of_late) == len(able):
+            raise SettingError(
+                f"timed.deadline {self.deadline:g} is too short: the fastest of {num_examined} needs "
+                f"{min(seconds_of_late.values()):.3g} seconds for its task, so that no reply would ever arrive"
+            )
+        if seconds_of_late:
+            text = (
+                f"{len(seconds_of_late)} of {num_examined} are late for timed.deadline {self.deadline:g}, each time: tasks "
+                f"as the first take them {min(seconds_of_late.values()):.3g} to {max(seconds_of_late.values()):.3g} seconds"
+            )
+            late_clients = tuple(seconds_of_late)
+            notes.append(Note(kind="devices", effect="warns", clients=late_clients, text=text))
+        return tuple(notes)
+
+    def _seconds_of_tasks(
+        self, state: TimedState, plan: Plan, clients: Sequence[Client]
+    ) -> dict[Client, float]:
+        """Return client -> seconds from its tasks to its reply; one that is not asked has those of the first that is."""
+        first_asked = plan.asked[0]
+        asked = set(plan.asked)
+        seconds_of_client = {}
+        for client in clients:
+            like = client if client in asked else first_asked
+            tasks = [part.tasks[like] for _, part in plan.leaves() if like in part.tasks]
+            device = self.device(state, client)
+            works = self._works(state, client, tasks)
+            seconds_of_client[client] = sum(device.seconds(work) for work in works)
+        return seconds_of_client
+
+    def _is_round(self, plan: Plan) -> bool:
+        """Whether a plan is carried out as a round of all its clients."""
+        return self.mode == "rounds" or not bears_old_updates(plan)
+
     # -- which replies arrive next
     # -----------------------------------------------------------------------------------------------
 
     def _scheduled(self, state: TimedState) -> TimedState:
         """The state with the clients whose replies the next exchange brings, and when it ends."""
         plan = self._inner_plan(state)
-        if self.mode == "rounds" or not bears_old_updates(plan):
+        if self._is_round(plan):
             return self._scheduled_round(state, plan)
         return self._scheduled_arrivals(state, plan)
 
@@ -433,22 +504,24 @@ class Timed:
             joules=joules,
         )
 
-    def _begun(self, state: TimedState, client: Client, tasks: Iterable[Task]) -> WorkInProgress:
+    def _works(self, state: TimedState, client: Client, tasks: Iterable[Task]) -> list[TaskWork]:
+        """What each of a client's tasks asks of its device."""
+        num_examples = self._num_examples(state, client)
+        works = []
+        for task in tasks:
+            num_local = sum(state.layer_sizes[layer] for layer in task.local_layers)
+            works.append(
+                work_of(task, state.training, num_examples, state.parameters, num_local, self.work)
+            )
+        return works
+
+    def _begun(self, state: TimedState, client: Client, tasks: Sequence[Task]) -> WorkInProgress:
         """The work of a client that starts its tasks now, or when it is available."""
         device = self.device(state, client)
-        num_examples = self._num_examples(state, client)
-        seconds = 0.0
-        joules = 0.0
-        first_task = None
-        for task in tasks:
-            first_task = first_task or task
-            num_local = sum(state.layer_sizes[layer] for layer in task.local_layers)
-            task_work = work_of(
-                task, state.training, num_examples, state.parameters, num_local, self.work
-            )
-            seconds += device.seconds(task_work)
-            joules += device.joules(task_work)
-        assert first_task is not None
+        works = self._works(state, client, tasks)
+        seconds = sum(device.seconds(work) for work in works)
+        joules = sum(device.joules(work) for work in works)
+        first_task = tasks[0]
         # A client that is busy with older work finishes that first.
         start = state.now
         if client in state.progress:
