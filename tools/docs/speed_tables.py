@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -301,6 +302,38 @@ def price_in_short(folder: Path = SPEED) -> str:
     return textwrap.fill(text, 125, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
+# -- two versions
+
+
+def versions(folder: Path = SPEED) -> str:
+    """A row per kind of work: processor seconds before a change and after it."""
+    versions_path = _of_scripts(folder) / "two-versions.json"
+    if not versions_path.is_file():
+        return NONE
+    found = json.loads(versions_path.read_text())
+    lines = []
+    for row in found["rows"]:
+        before, now = row["before"], row["now"]
+        pairs = zip(before["values"], now["values"], strict=True)
+        ratios = [seconds_now / seconds_before for seconds_before, seconds_now in pairs]
+        lines.append(
+            (
+                row["title"],
+                seconds(before["median"]),
+                seconds(now["median"]),
+                times(statistics.median(ratios)),
+                f"{times(min(ratios))} to {times(max(ratios))}",
+            )
+        )
+    commits = found["commits"]
+    num_repetitions = len(found["rows"][0]["now"]["values"])
+    head = ("processor seconds of", "before", "now", "now, of before", "least to greatest")
+    return (
+        f"Medians of {num_repetitions} pairs, commits {commits['before']} and {commits['now']}. "
+        f"On {_where(found, '')}\n{table(head, lines, 'lrrrr')}"
+    )
+
+
 # -- bf16
 
 
@@ -500,6 +533,7 @@ PARTS: Mapping[str, Callable[[Path], str]] = {
     "losses": losses,
     "price": price,
     "price-in-short": price_in_short,
+    "versions": versions,
     "cuda": cuda,
     "precision": precision,
 }
