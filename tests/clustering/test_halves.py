@@ -42,7 +42,11 @@ def test_every_entry_is_what_its_definition_says():
             whole_i, whole_j = (a[i] + b[i]) / 2, (a[j] + b[j]) / 2
             noise_i, noise_j = (a[i] - b[i]) / 2, (a[j] - b[j]) / 2
             assert h.mean[i, j] == pytest.approx(whole_i @ whole_j)
-            assert h.noise[i, j] == pytest.approx(noise_i @ noise_j)
+            assert h.first[i, j] == pytest.approx(a[i] @ a[j])
+            assert h.second[i, j] == pytest.approx(b[i] @ b[j])
+            assert h.cross[i, j] == pytest.approx(a[i] @ b[j])
+            if i == j:
+                assert h.levels[i] == pytest.approx(noise_i @ noise_i)
             assert h.mixed[i, j] == pytest.approx(whole_i @ noise_j)
             assert estimate[i, j] == pytest.approx(a[i] @ b[i] if i == j else whole_i @ whole_j)
     assert noise_levels(halves_gram(a, b)) == pytest.approx(

@@ -12,7 +12,6 @@ import torch
 
 from coterie.clustering import gram, halves_gram
 from coterie.clustering.congruence import Excess, excess
-from coterie.clustering.halves import Halves
 from coterie.core import (
     Cohort,
     Federation,
@@ -553,12 +552,14 @@ def test_a_newcomer_of_no_branch_is_on_its_own_and_the_next_finds_it() -> None:
     assert (went.new_nodes, went.models) == ({100: 3}, {})
 
 
-def excess_of_weights(h: Halves, w: np.ndarray, share: float, df: float) -> Excess:
+def excess_of_weights(
+    mean: np.ndarray, levels: np.ndarray, w: np.ndarray, share: float, df: float
+) -> Excess:
     """The sums of ``excess`` from a matrix of weights W."""
-    own, levels = np.diagonal(w), np.diagonal(h.noise)
+    own = np.diagonal(w)
     squares = own**2 @ levels**2
-    sums = (w * h.mean).sum(), own @ levels, squares, levels @ w**2 @ levels - squares
-    largest = own.max() * np.diagonal(h.mean).max()
+    sums = (w * mean).sum(), own @ levels, squares, levels @ w**2 @ levels - squares
+    largest = own.max() * np.diagonal(mean).max()
     return excess(sums, levels, largest, share, df).excess_at()
 
 
@@ -574,10 +575,10 @@ def test_distances_are_those_of_the_definition(known: bool) -> None:
             assert child.updates is not None
             m = len(child.heard)
             w = np.array([1.0, *[-1 / m] * m])
-            levels = np.diag([noise or 0.0, *(probe.levels[client] for client in child.heard)])
-            h = Halves(gram(torch.cat([update, child.updates])), levels, np.zeros((m + 1, m + 1)))
+            levels = np.array([noise or 0.0, *(probe.levels[client] for client in child.heard)])
+            mean = gram(torch.cat([update, child.updates]))
             assert found[child.id] == pytest.approx(
-                excess_of_weights(h, np.outer(w, w), probe.share, probe.df), rel=1e-9
+                excess_of_weights(mean, levels, np.outer(w, w), probe.share, probe.df), rel=1e-9
             )
 
 

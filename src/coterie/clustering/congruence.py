@@ -226,9 +226,9 @@ def noise_of(group_halves: Halves, dimension: float | None = None) -> Noise:
             f"dimension must be an effective dimension, a number >= 1, got {dimension}"
         )
     given_share = 0.0 if dimension is None else 1 / dimension
-    n = len(group_halves.noise)
+    n = len(group_halves.levels)
     # ‖D_j‖² and ‖M_i - M̄‖², where these are more than rounding errors.
-    noise_levels = np.diagonal(group_halves.noise)
+    noise_levels = group_halves.levels
     deviations = centred_squares(group_halves.mean)
     largest = float(np.diagonal(group_halves.mean).max())
     rounding = SQUARE_ROUNDING * max(largest, np.finfo(float).tiny)
@@ -273,7 +273,7 @@ def _sum_of_squared_correlations(noise_levels: np.ndarray) -> float:
 
 def _spread(group_halves: Halves, noise: Noise) -> Excess:
     """Test the spread: :func:`excess` with the weights ``W = C``, which centre, without that matrix."""
-    n = len(group_halves.noise)
+    n = len(group_halves.levels)
     levels = _levels(group_halves)
     # C_ii = 1 - 1/n, and C_ij = -1/n.
     weight = 1 - 1 / n
@@ -281,7 +281,7 @@ def _spread(group_halves: Halves, noise: Noise) -> Excess:
     sum_of_squares = float(levels @ levels)
     sums = (
         float(centred_squares(group_halves.mean).sum()),
-        weight * float(np.diagonal(group_halves.noise).sum()),
+        weight * float(group_halves.levels.sum()),
         weight**2 * sum_of_squares,
         (squared_sum - sum_of_squares) / n**2,
     )
@@ -296,8 +296,8 @@ def _levels(group_halves: Halves) -> np.ndarray:
     from D alone, are not small when the ratio is great. They are scaled to the total of D, so that
     signal does not make all levels greater.
     """
-    n = len(group_halves.noise)
-    noise_levels = np.diagonal(group_halves.noise)
+    n = len(group_halves.levels)
+    noise_levels = group_halves.levels
     # ‖M_i - M̄‖² n / (n - 1), whose expectation is the noise level where all levels are equal.
     deviations = np.maximum(centred_squares(group_halves.mean), 0.0) * n / (n - 1)
     summed_levels = noise_levels + deviations
@@ -713,10 +713,10 @@ def contrast_of(group_halves: Halves, weights: np.ndarray, noise: Noise) -> Cont
     # (D_i · δ)², and ‖δ‖² Σ ‖D_i‖².
     along_difference = (weights @ group_halves.mixed) ** 2
     difference_square = float(weights @ group_halves.mean @ weights)
-    norm_product = difference_square * float(np.trace(group_halves.noise))
+    norm_product = difference_square * float(group_halves.levels.sum())
     noise_along = _noise_along(noise, along_difference, norm_product)
     # The sums of `excess` for W = w wᵀ, without that matrix.
-    levels = np.diagonal(group_halves.noise)
+    levels = group_halves.levels
     expected = float(weights**2 @ levels)
     sum_of_squares = float(weights**4 @ levels**2)
     sums = (difference_square, expected, sum_of_squares, expected**2 - sum_of_squares)
@@ -774,7 +774,7 @@ def member_contrasts(
     group_halves = halves(square, members)
     noise = noise_of(group_halves, dimension)
     mean = group_halves.mean
-    levels = np.diagonal(group_halves.noise)
+    levels = group_halves.levels
     # Sums over all members, from which those of `_contrast` follow in O(n) for each member.
     level_sum = float(levels.sum())
     level_squares = float((levels**2).sum())

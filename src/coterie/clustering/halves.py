@@ -36,17 +36,23 @@ SQUARE_ROUNDING = 1e-12
 
 
 class Halves(NamedTuple):
-    """Inner products ``(n, n)`` of whole updates M and noise D.
+    """Inner products of the updates a and b of n clients' halves, of whole updates M, and of noise D.
 
     Attributes:
+        first: ``A Aᵀ``, shape ``(n, n)`` as the other matrices.
+        second: ``B Bᵀ``.
+        cross: ``A Bᵀ``.
         mean: ``M Mᵀ``.
-        noise: ``D Dᵀ``.
         mixed: ``M Dᵀ``.
+        levels: Noise levels ``‖D_i‖²``, shape ``(n,)``.
     """
 
+    first: np.ndarray
+    second: np.ndarray
+    cross: np.ndarray
     mean: np.ndarray
-    noise: np.ndarray
     mixed: np.ndarray
+    levels: np.ndarray
 
 
 @public
@@ -95,22 +101,23 @@ def clients_of(gram: Any) -> np.ndarray:
 
 
 def halves(gram: Any, members: Iterable[int] | None = None) -> Halves:
-    """Compute ``M Mᵀ``, ``D Dᵀ`` and ``M Dᵀ`` from the Gram matrix of halves.
+    """Compute the products of whole updates and of noise from the Gram matrix of halves.
 
     Args:
         gram: Shape ``(2n, 2n)``, of :func:`halves_gram`.
         members: Positions of the clients that count, which are sorted first; all if ``None``.
 
     Returns:
-        The three matrices.
+        The products.
 
     Raises:
         ValueError: The matrix has an odd size or is not a Gram matrix, or a position does not
             exist.
 
     Example:
-        >>> halves(halves_gram(np.array([[3.0, 4.0]]), np.array([[1.0, 2.0]])))  # M = (2, 3), D = (1, 1)
-        Halves(mean=array([[13.]]), noise=array([[2.]]), mixed=array([[5.]]))
+        >>> products = halves(halves_gram(np.array([[3.0, 4.0]]), np.array([[1.0, 2.0]])))  # M = (2, 3), D = (1, 1)
+        >>> products.mean, products.mixed, products.levels
+        (array([[13.]]), array([[5.]]), array([2.]))
     """
     square = clients_of(gram)
     if members is not None:
@@ -126,23 +133,29 @@ def halves(gram: Any, members: Iterable[int] | None = None) -> Halves:
 def halves_of(square: np.ndarray) -> Halves:
     """Compute :func:`halves` of a checked Gram matrix ``(2n, 2n)``."""
     n = len(square) // 2
-    products_aa = square[:n, :n]
-    products_ab = square[:n, n:]
-    products_bb = square[n:, n:]
+    # Views of the matrix.
+    first = square[:n, :n]
+    second = square[n:, n:]
+    cross = square[:n, n:]
     # M = (a + b) / 2 and D = (a - b) / 2. In place: with many clients, what takes time is memory.
-    of_same_half = products_aa + products_bb
-    of_other_half = products_ab + products_ab.T
-    noise_products = of_same_half - of_other_half
-    noise_products /= 4
-    np.fill_diagonal(noise_products, np.maximum(np.diagonal(noise_products), 0.0))
-    mean_products = of_same_half
-    mean_products += of_other_half
-    mean_products /= 4
-    mixed_products = products_aa - products_bb
-    mixed_products += products_ab.T
-    mixed_products -= products_ab
-    mixed_products /= 4
-    return Halves(mean=mean_products, noise=noise_products, mixed=mixed_products)
+    mean = first + second
+    mean += cross
+    mean += cross.T
+    mean /= 4
+    mixed = first - second
+    mixed += cross.T
+    mixed -= cross
+    mixed /= 4
+    return Halves(first, second, cross, mean, mixed, levels_of(square))
+
+
+def levels_of(square: np.ndarray) -> np.ndarray:
+    """Compute :func:`noise_levels` from a checked Gram matrix ``(2n, 2n)``."""
+    n = len(square) // 2
+    squared_norms = np.diagonal(square)
+    squared_differences = squared_norms[:n] + squared_norms[n:] - 2 * np.diagonal(square[:n, n:])
+    # Rounding may make them negative.
+    return np.maximum(squared_differences / 4, 0.0)
 
 
 @public
@@ -163,7 +176,12 @@ def noise_levels(gram: Any, members: Iterable[int] | None = None) -> np.ndarray:
         >>> noise_levels(halves_gram(np.array([[3.0, 4.0]]), np.array([[1.0, 2.0]])))
         array([2.])
     """
-    return np.diagonal(halves(gram, members).noise).copy()
+    levels = levels_of(clients_of(gram))
+    return (
+        levels
+        if members is None
+        else levels[_checks.position_list(members, len(levels), "members")]
+    )
 
 
 @public
@@ -203,7 +221,7 @@ def signal_gram(gram: Any, members: Iterable[int] | None = None) -> np.ndarray:
 
 def signals(group_halves: Halves) -> np.ndarray:
     """Compute :func:`signal_gram` of checked halves."""
-    return group_halves.mean - np.diag(np.diagonal(group_halves.noise))
+    return group_halves.mean - np.diag(group_halves.levels)
 
 
 def centred(square: np.ndarray) -> np.ndarray:
@@ -406,17 +424,17 @@ def _p_value(slope: np.ndarray, residual: np.ndarray, df: int) -> np.ndarray:
 def _scaled(group_halves: Halves, noise_share: float) -> _Scaled | None:
     """Scale and centre; ``None`` if there is nothing to test: fewer than three clients, or no difference beyond rounding."""
     n = len(group_halves.mean)
-    # (A Aᵀ + B Bᵀ) / 2
-    both_halves = group_halves.mean + group_halves.noise
-    rounding = SQUARE_ROUNDING * float(np.diagonal(both_halves).max())
+    first, second = group_halves.first, group_halves.second
+    squared_norms = (np.diagonal(first) + np.diagonal(second)) / 2
+    rounding = SQUARE_ROUNDING * float(squared_norms.max())
     if n < 3 or not rounding > 0:
         return None
-    # c_i = ‖a_i - ā‖² + ‖b_i - b̄‖², with means weighted by 1/‖D_i‖.
-    noise_levels = np.maximum(np.diagonal(group_halves.noise), rounding)
+    # c_i = ‖a_i - ā‖² + ‖b_i - b̄‖², with means weighted by 1/‖D_i‖; here half of it.
+    noise_levels = np.maximum(group_halves.levels, rounding)
     mean_weights = 1 / np.sqrt(noise_levels)
     mean_weights /= mean_weights.sum()
-    squared_deviations = np.diagonal(both_halves) - 2 * both_halves @ mean_weights
-    squared_deviations = squared_deviations + mean_weights @ both_halves @ mean_weights
+    products_with_mean = (first @ mean_weights + second @ mean_weights) / 2
+    squared_deviations = squared_norms - 2 * products_with_mean + mean_weights @ products_with_mean
     if squared_deviations.max() <= rounding:
         return None
     # Rows are divided by c_i^(k/2).
@@ -426,28 +444,22 @@ def _scaled(group_halves: Halves, noise_share: float) -> _Scaled | None:
     unit_scales = row_scales / np.linalg.norm(row_scales)
 
     def scaled_and_centred(products: np.ndarray) -> np.ndarray:
-        """``P (s sᵀ * products) P`` with ``P = I - u uᵀ`` of the unit vector u of the scales s; in place."""
+        """``P (s sᵀ * products) P`` with ``P = I - u uᵀ`` of the unit vector u of the scales s."""
         if k > 0:
-            products *= row_scales
+            products = products * row_scales
             products *= row_scales[:, None]
         # P X P = X - u (uᵀX - (uᵀXu) uᵀ) - (Xu) uᵀ, which is one product of (n, 2) and (2, n).
         left = unit_scales @ products
         right = products @ unit_scales
         columns = np.stack((unit_scales, right), axis=1)
         rows = np.stack((left - float(unit_scales @ right) * unit_scales, unit_scales))
-        products -= columns @ rows
-        return products
+        projected: np.ndarray = products - columns @ rows
+        return projected
 
-    # With a = M + D and b = M - D: A Aᵀ, B Bᵀ and A Bᵀ.
-    mixed = group_halves.mixed
-    of_both_orders = mixed + mixed.T
-    cross_products = group_halves.mean - group_halves.noise
-    cross_products -= mixed
-    cross_products += mixed.T
     return _Scaled(
-        first=scaled_and_centred(both_halves + of_both_orders),
-        second=scaled_and_centred(both_halves - of_both_orders),
-        cross=scaled_and_centred(cross_products),
+        first=scaled_and_centred(first),
+        second=scaled_and_centred(second),
+        cross=scaled_and_centred(group_halves.cross),
         alone=np.maximum(1 - unit_scales**2, SQUARE_ROUNDING),
     )
 

@@ -375,8 +375,8 @@ def _hiding(level: float, first: Evidence, second: Evidence, hostile: int) -> Cl
 
 def _by_noise(first: Evidence, second: Evidence, clients: Clients) -> Clients:
     """Clients in the order of their noise in two probes, the noisiest first: noise is what hides a difference."""
-    levels = np.diagonal(first.of(clients).halves.noise)
-    levels = levels + np.diagonal(second.of(clients).halves.noise)
+    levels = first.of(clients).halves.levels
+    levels = levels + second.of(clients).halves.levels
     return tuple(clients[position] for position in np.argsort(-levels, kind="stable"))
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from coterie.clustering.congruence import Excess, Excesses, excess
-from coterie.clustering.halves import halves
+from coterie.clustering.halves import levels_of
 from coterie.core import Client, Criterion, Groups, Note, Replies, state
 from coterie.methods._cluster_tree import Tree, walk_note
 from coterie.methods._split_half_probes import Evidence
@@ -61,7 +61,7 @@ def split_probe(steps: int, evidence: Evidence, parts: Groups) -> SplitProbe:
     # Without a part of two clients or more, all clients must do.
     if not estimates:
         estimates = [evidence.noise]
-    noise_levels = map(float, np.diagonal(evidence.halves.noise))
+    noise_levels = map(float, evidence.halves.levels)
     return SplitProbe(
         steps=steps,
         levels=dict(zip(evidence.clients, noise_levels, strict=True)),
@@ -110,7 +110,7 @@ def walk(
     # The noise is known of each walker that sent halves.
     noise_of_client: dict[Client, float] = {}
     if replies.halves is not None:
-        noise_levels = map(float, np.diagonal(halves(replies.halves.gram).noise))
+        noise_levels = map(float, levels_of(replies.halves.gram))
         noise_of_client = dict(zip(replies.halves.clients, noise_levels, strict=True))
     # The walkers of a node are compared with its branches together.
     walkers_at: dict[int, WalkersAtNode] = {}
