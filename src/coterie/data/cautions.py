@@ -13,13 +13,12 @@ import torch
 
 from coterie.data.constant import class_name, class_shares
 from coterie.data.deciding_tests import deciding_tests
-from coterie.data.net_cautions import of_examples, of_loss
+from coterie.data.net_cautions import FirstNet, of_examples, of_loss
 from coterie.data.objective import binary_cross_entropy, cross_entropy
 from coterie.data.scaling import numbers, pooled_scale
 from coterie.data.target_scale import LARGE_TARGET
 from coterie.data.world import World
 from coterie.pooling import FEW_ROWS
-from coterie.randomness import seeded
 
 LARGE_FEATURE = 30.0
 """Typical sizes of a feature above this make gradients so large that usual learning rates diverge,
@@ -61,14 +60,15 @@ def cautions(world: World) -> list[str]:
         The sentences; empty if there is nothing to say.
     """
     world = world.examined
+    first_net = FirstNet(world)
     sentences = (
         *world.hints,
         _of_no_tests(world),
-        _of_scales(world),
-        _of_probabilities(world),
-        of_examples(world),
-        of_loss(world),
-        of_targets(world),
+        _of_scales(world, first_net),
+        _of_probabilities(world, first_net),
+        of_examples(world, first_net),
+        of_loss(world, first_net),
+        of_targets(world, first_net),
         _of_rare_classes(world),
         of_few_rows(world),
         of_few_of_a_class(world),
@@ -83,7 +83,7 @@ def _of_no_tests(world: World) -> str:
     return "no client has test examples, so there are no scores: give some (x, y, x_test, y_test)"
 
 
-def _of_probabilities(world: World) -> str:
+def _of_probabilities(world: World, first_net: FirstNet) -> str:
     """A sentence if a net gives probabilities to a loss that takes logits."""
     split = next(iter(world.clients.values())).train
     if not isinstance(split.inputs, torch.Tensor) or not isinstance(split.targets, torch.Tensor):
@@ -93,9 +93,8 @@ def _of_probabilities(world: World) -> str:
         return ""
     # The user's code can raise anything, which the check before the first round reports.
     try:
-        with seeded(0), torch.no_grad():
-            network = world.model().eval()
-            outputs = network(numbers(split.inputs[split.index[:PROBED_ROWS]])).double()
+        inputs = numbers(split.inputs[split.index[:PROBED_ROWS]])
+        outputs = first_net.outputs(inputs).double()
     except Exception:
         return ""
     remedy = "takes logits: training is slow, and probabilities are wrong; leave it out"
@@ -105,18 +104,18 @@ def _of_probabilities(world: World) -> str:
         if sums_to_one and torch.allclose(outputs.sum(-1), torch.ones(()).double(), atol=1e-4):
             return f"the model ends in a softmax (its outputs sum to 1), and the cross entropy {remedy}"
         return ""
-    last_layer = list(network.modules())[-1]
+    last_layer = list(first_net.module.modules())[-1]
     if isinstance(last_layer, torch.nn.Sigmoid):
         return f"the model ends in a sigmoid, and the binary cross entropy {remedy}"
     return ""
 
 
-def _of_scales(world: World) -> str:
+def _of_scales(world: World, first_net: FirstNet) -> str:
     """A sentence if features are large, or of very different sizes, and nothing makes them equal."""
     inputs = next(iter(world.clients.values())).train.inputs
     if not isinstance(inputs, torch.Tensor) or not inputs.is_floating_point():
         return ""
-    if "deviations" in world.about or _normalizes_inputs(world):
+    if "deviations" in world.about or _normalizes_inputs(first_net.module):
         return ""
     sizes = typical_sizes(world)
     if not len(sizes):
@@ -168,10 +167,8 @@ def typical_sizes(world: World) -> torch.Tensor:
     return (squares / counts.clamp(min=1)).sqrt()
 
 
-def _normalizes_inputs(world: World) -> bool:
-    """Whether the first layer of the model with tensors of its own is a normalization."""
-    with seeded(0):
-        network = world.model()
+def _normalizes_inputs(network: torch.nn.Module) -> bool:
+    """Whether the first layer of a net with tensors of its own is a normalization."""
     # Layers without tensors, such as a flattening, do not change the scale.
     for layer in network.modules():
         if next(layer.parameters(recurse=False), None) is not None:
@@ -267,8 +264,13 @@ def of_few_rows(world: World) -> str:
     return f"{sentence}; nor does its mean over clients" if averaged_metrics else sentence
 
 
-def of_targets(world: World) -> str:
-    """A sentence if the numbers to predict are far from what a net starts with, and are not standardized."""
+def of_targets(world: World, first_net: FirstNet | None = None) -> str:
+    """A sentence if the numbers to predict are far from what a net starts with, and are not standardized.
+
+    Args:
+        world: The clients and their data.
+        first_net: A new net of the world; None makes one.
+    """
     objective = world.objective
     if objective.loss in (cross_entropy, binary_cross_entropy):
         return ""
@@ -297,7 +299,8 @@ def of_targets(world: World) -> str:
     deviation = scale.deviations[output]
     if SMALL_TARGET <= sizes[output] <= LARGE_TARGET:
         return ""
-    if _starts_near(world, mean, deviation, output):
+    first_net = first_net or FirstNet(world)
+    if _starts_near(world, first_net, mean, deviation, output):
         return ""
     return (
         f"{_called(world, output, len(sizes))} is around {mean:.3g} (standard deviation {deviation:.3g}), "
@@ -329,16 +332,17 @@ def _called(world: World, output: int, outputs: int) -> str:
     return "the target"
 
 
-def _starts_near(world: World, mean: float, deviation: float, output: int) -> bool:
+def _starts_near(
+    world: World, first_net: FirstNet, mean: float, deviation: float, output: int
+) -> bool:
     """Whether the first outputs of the user's net are near the targets."""
     split = next(iter(world.clients.values())).train
     if not isinstance(split.inputs, torch.Tensor):
         return False
     # The user's code can raise anything, which the check before the first round reports.
     try:
-        with seeded(0), torch.no_grad():
-            outputs = world.model().eval()(numbers(split.inputs[split.index[:32]]))
-            first_outputs = outputs.double().flatten(1)[:, output]
+        outputs = first_net.outputs(numbers(split.inputs[split.index[:PROBED_ROWS]]))
+        first_outputs = outputs.double().flatten(1)[:, output]
     except Exception:
         return False
     # A net that gives one number for all rows has not the unit, but a bias.

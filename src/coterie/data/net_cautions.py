@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -23,24 +25,45 @@ BUILT_IN_LOSSES = (cross_entropy, binary_cross_entropy, squared_error)
 """Losses of Coterie's own, which are means over examples."""
 
 
-def of_examples(world: World) -> str:
+class FirstNet:
+    """A new net of a world, made once for all warnings: a large one takes seconds.
+
+    Args:
+        world: The clients and their model.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._make = world.model
+
+    @cached_property
+    def module(self) -> torch.nn.Module:
+        """The net with its first weights, in eval mode. The user's code can raise anything."""
+        with seeded(0):
+            return self._make().eval()
+
+    def outputs(self, inputs: torch.Tensor, seed: int = 0) -> Any:
+        """What the net returns for inputs ``(n, ...)``, with random numbers of this seed. It can raise anything."""
+        network = self.module
+        with seeded(seed), torch.no_grad():
+            return network(inputs)
+
+
+def of_examples(world: World, first_net: FirstNet) -> str:
     """A sentence if a net's output for an example is not a function of this example alone; empty otherwise."""
     inputs = _probed_inputs(next(iter(world.clients.values())).train)
     if inputs is None:
         return ""
     # The user's code can raise anything, which the check before the first round reports.
     try:
-        with seeded(0), torch.no_grad():
-            network = world.model().eval()
-        whole = _outputs(network, inputs, seed=0)
-        if not torch.equal(whole, _outputs(network, inputs, seed=1)):
+        whole = first_net.outputs(inputs).double()
+        if not torch.equal(whole, first_net.outputs(inputs, seed=1).double()):
             return (
                 "the model's outputs are random in eval mode, so scores are noisy: let a dropout ask self.training, as "
                 "nn.Dropout and F.dropout(x, training=self.training) do"
             )
         half = len(inputs) // 2
         halves = torch.cat(
-            [_outputs(network, part, seed=0) for part in (inputs[:half], inputs[half:])]
+            [first_net.outputs(part).double() for part in (inputs[:half], inputs[half:])]
         )
         if whole.shape != halves.shape or not whole.isfinite().all():
             return ""
@@ -78,8 +101,7 @@ def of_unused_outputs(world: World, num_classes: int) -> str:
     if isinstance(named_classes, list):
         num_classes = max(num_classes, len(named_classes))
     try:
-        with seeded(0), torch.no_grad():
-            outputs = world.model().eval()(inputs)
+        outputs = FirstNet(world).outputs(inputs)
     except Exception:
         return ""
     if (
@@ -94,7 +116,7 @@ def of_unused_outputs(world: World, num_classes: int) -> str:
     )
 
 
-def of_loss(world: World) -> str:
+def of_loss(world: World, first_net: FirstNet) -> str:
     """A sentence if a loss takes other outputs than the net's, or is no mean over the examples of a batch; empty otherwise."""
     split = next(iter(world.clients.values())).train
     inputs = _probed_inputs(split)
@@ -107,7 +129,7 @@ def of_loss(world: World) -> str:
     targets = targets[: len(inputs)]
     try:
         with seeded(0), torch.no_grad():
-            outputs = world.model().eval()(inputs)
+            outputs = first_net.outputs(inputs)
             known_loss = torch_loss(loss, outputs, targets)
             if known_loss is not None:
                 if known_loss.function.__name__ != "nll_loss":
@@ -141,10 +163,3 @@ def _probed_inputs(split: Split) -> torch.Tensor | None:
     if not isinstance(split.inputs, torch.Tensor) or len(split) < 4:
         return None
     return numbers(split.inputs[split.index[:NUM_PROBED_ROWS]])
-
-
-def _outputs(network: torch.nn.Module, inputs: torch.Tensor, seed: int) -> torch.Tensor:
-    """A net's outputs ``(n, ...)`` in double precision, with random numbers of this seed."""
-    with seeded(seed), torch.no_grad():
-        outputs: torch.Tensor = network(inputs).double()
-    return outputs

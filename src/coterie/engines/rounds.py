@@ -232,7 +232,7 @@ def _with_taken_models(
 
 
 def setup(
-    method: Method[Any], world: World, seed: int, boundary: Boundary
+    method: Method[Any], world: World, seed: int, boundary: Boundary, wire: Wire | None = None
 ) -> tuple[Wire, Federation]:
     """Return the wire between clients and server, and the federation that the method receives.
 
@@ -241,6 +241,7 @@ def setup(
         world: The clients, their data and their model.
         seed: Seed of all random draws.
         boundary: Operations on the rows between clients and server.
+        wire: The wire, if :func:`wire_of` has made it before.
 
     Returns:
         The wire, and the description of the clients for ``method.init``.
@@ -248,7 +249,8 @@ def setup(
     Raises:
         SettingError: Method, world and boundary do not fit together.
     """
-    wire = wire_of(world, seed, boundary)
+    if wire is None:
+        wire = wire_of(world, seed, boundary)
     check_membership(method, world)
     wire.check_method(method)
     check_training(method, world.training)
@@ -288,8 +290,8 @@ def rehearse(
     world: World,
     seed: int,
     boundary: Boundary,
-    hardware: Hardware | None = None,
     robust: Robust | None = None,
+    wire: Wire | None = None,
 ) -> None:
     """Check the settings as far as the first plan of the method shows mistakes. No client trains.
 
@@ -298,15 +300,13 @@ def rehearse(
         world: The clients, their data and their model.
         seed: Seed of all random draws.
         boundary: Operations on the rows between clients and server.
-        hardware: Hardware settings to check as well. None leaves this check out.
         robust: Bounds on the influence of one client to check as well.
+        wire: The wire of the world and the boundary, if it is made; several methods can have one.
 
     Raises:
         SettingError: The settings contain a mistake.
     """
-    if hardware:
-        hardware.check(world)
-    wire, federation = setup(method, world, seed, boundary)
+    wire, federation = setup(method, world, seed, boundary, wire)
     cohort = Cohort(present=federation.clients, exchange=0, seed=seed)
     state = method.init(federation)
     first_plan = method.plan(state, cohort)

@@ -366,14 +366,12 @@ def _check_listed(world: World, experiment: Experiment) -> None:
 
 def _rehearse(experiment: Experiment, methods: Iterable[Any], world: World, seed: int) -> None:
     """Let each method make its first plan, which finds mistakes before a file is written."""
+    # The machine and the wire are those of all methods. A large net is made once for each.
+    experiment.hardware().check(world)
+    wire = inprocess.wire_of(world, seed, experiment.boundary)
     for method in methods:
         inprocess.rehearse(
-            method,
-            world,
-            seed,
-            experiment.boundary,
-            experiment.hardware(),
-            experiment.robust,
+            method, world, seed, experiment.boundary, robust=experiment.robust, wire=wire
         )
 
 

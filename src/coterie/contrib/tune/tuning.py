@@ -32,7 +32,7 @@ from coterie.contrib.tune.space import (
     with_settings,
 )
 from coterie.data.world import World
-from coterie.engines.rounds import rehearse
+from coterie.engines.rounds import rehearse, wire_of
 from coterie.engines.workers import default_workers
 from coterie.files import read_regular
 from coterie.methods._named import CLASS, class_of_table, without_class
@@ -316,10 +316,11 @@ def _try(tuning: Tuning) -> None:
     if not any(len(data.test) for data in world.clients.values()):
         raise UserError("no client can spare a training example for validation scores")
     try_world(world, seed)
+    # The machine and the wire are those of all methods.
+    experiment.hardware(1).check(world)
+    wire = wire_of(world, seed, experiment.boundary)
     for method in experiment.methods:
-        rehearse(
-            method, world, seed, experiment.boundary, experiment.hardware(1), experiment.robust
-        )
+        rehearse(method, world, seed, experiment.boundary, robust=experiment.robust, wire=wire)
 
 
 def _check_same_examples(tuning: Tuning) -> None:
