@@ -57,11 +57,6 @@ def test_settings_of_a_scenario(changes: dict[str, Any], name: str, reason: str)
     ("method", "changes", "reason"),
     [
         ("timed", {"buffer": 5}, "mode = rounds: it is for mode = buffered"),
-        (
-            "timed",
-            {"mode": "buffered", "deadline": 3.0},
-            "mode = buffered: it is for mode = rounds",
-        ),
         ("fedopt", {"optimizer": "momentum", "tau": 0.1}, "optimizer = momentum"),
         ("ifca", {"step_size": 0.3}, "averaging = models: it is for averaging = gradients"),
         ("cfl", {"split_rounds": (3,), "eps1": 0.1}, "split_rounds = [3]"),
