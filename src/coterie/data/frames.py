@@ -135,9 +135,16 @@ def from_frame(
         make_clients = partial(
             provided("coterie.hooks", "table-schema").clients_of_frame, schema=schema
         )
-    own_data = make_clients(
-        frame, client, target, features, task, "the data frame", subject, order, gap, earlier_facts
+    columns = FrameColumns(
+        client=client,
+        target=target,
+        features=features,
+        task=task,
+        subject=subject,
+        order=order,
+        gap=gap,
     )
+    own_data = make_clients(frame, columns, "the data frame", earlier_facts)
     world_fields = world if objective is None else {"objective": objective, **world}
     return own_data.world(
         model,
@@ -150,30 +157,41 @@ def from_frame(
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class FrameColumns:
+    """What a user says of the columns of a table, and of how its rows are divided; see :func:`from_frame`.
+
+    Attributes:
+        client: The column that names the client of each row.
+        target: The column, or columns, to predict.
+        features: The columns of the inputs; None for all others.
+        task: The task, or ``auto``.
+        subject: The column of the subject of each row; None if every row has its own.
+        order: The column of the times, or the times of the rows ``(N,)``; None for none.
+        gap: The least time between rows of different splits; None for none.
+    """
+
+    client: Any
+    target: Any
+    features: Sequence[Any] | None = None
+    task: str = "auto"
+    subject: Any = None
+    order: Any = None
+    gap: Any = None
+
+
 def clients_of(
     frame: Any,
-    client: Any,
-    target: Any,
-    features: Sequence[Any] | None,
-    task: str,
+    columns: FrameColumns,
     context: str,
-    subject: Any = None,
-    order: Any = None,
-    gap: Any = None,
     earlier_facts: Mapping[str, Any] | None = None,
 ) -> OwnData:
     """Divide the rows of a table among clients.
 
     Args:
         frame: As for :func:`from_frame`.
-        client: As for :func:`from_frame`.
-        target: As for :func:`from_frame`.
-        features: As for :func:`from_frame`.
-        task: As for :func:`from_frame`.
+        columns: What its columns are for.
         context: The table, for messages.
-        subject: As for :func:`from_frame`.
-        order: As for :func:`from_frame`.
-        gap: As for :func:`from_frame`.
         earlier_facts: The facts of an earlier world, whose features, targets and classes keep their
             order; None if there is none.
 
@@ -183,8 +201,11 @@ def clients_of(
     Raises:
         UserError: As for :func:`from_frame`.
     """
+    client = columns.client
+    subject = columns.subject
+    order = columns.order
     # Which columns have which use, and in which order: an earlier world has its own.
-    uses = _column_uses(frame, client, target, features, subject, order, gap, context)
+    uses = _column_uses(frame, columns, context)
     matching = Matching(earlier_facts)
     feature_names = matching.order("x", uses.features, context)
     target_names = matching.order("y", uses.targets, context, "targets")
@@ -213,7 +234,7 @@ def clients_of(
         with problems.noted():
             meta[SUBJECT] = _subjects(column_of(subject), subject, context)
     problems.check()
-    outputs, predicted = _outputs(target_columns, task, earlier_facts, context)
+    outputs, predicted = _outputs(target_columns, columns.task, earlier_facts, context)
     row_times = None
     if order is not None:
         row_times = _times(frame, order, bool(uses.order), len(owners), context)
@@ -226,7 +247,7 @@ def clients_of(
         client_meta = {key: row_values[client_positions] for key, row_values in meta.items()}
         if row_times is not None:
             client_times = replace(row_times, values=row_times.values[client_rows])
-            client_meta |= spans(client_times, gap_of(gap, row_times.dates))
+            client_meta |= spans(client_times, gap_of(columns.gap, row_times.dates))
         pools[client_name] = (
             Pool(inputs[client_positions], outputs[client_positions], client_meta),
             None,
@@ -241,13 +262,13 @@ def clients_of(
     }
     if subject is not None:
         about[SUBJECT] = str(subject)
-    about |= about_order(str(order) if uses.order else "", gap, pools)
+    about |= about_order(str(order) if uses.order else "", columns.gap, pools)
 
     # Hints where nobody said by which order or for which task the rows are meant.
     hints: list[str] = []
     if order is None:
         hints += time_hints(frame, feature_names, uses.unused, owners)
-    if task == "auto" and len(target_columns) == 1:
+    if columns.task == "auto" and len(target_columns) == 1:
         hints += _type_hints(target_columns, predicted)
     return OwnData(
         pools=pools,
@@ -277,17 +298,12 @@ class _ColumnUses:
     unused: list[Any]
 
 
-def _column_uses(
-    frame: Any,
-    client: Any,
-    target: Any,
-    features: Sequence[Any] | None,
-    subject: Any,
-    order: Any,
-    gap: Any,
-    context: str,
-) -> _ColumnUses:
+def _column_uses(frame: Any, columns: FrameColumns, context: str) -> _ColumnUses:
     """Check which columns the user names, and give the others their use; arguments as for :func:`clients_of`."""
+    client = columns.client
+    target = columns.target
+    features = columns.features
+    order = columns.order
     names = names_of(frame, context)
     # The user may name one target or several.
     target_names = list(target) if isinstance(target, list | tuple) else [target]
@@ -296,8 +312,8 @@ def _column_uses(
     if not target_names:
         raise UserError("target must be a column or several, got none")
     taken_names = [client, *target_names]
-    if subject is not None:
-        taken_names.append(subject)
+    if columns.subject is not None:
+        taken_names.append(columns.subject)
     # A list in place of a name would fail below with a message of Python.
     for used_name in (*taken_names, *(features or ())):
         if not isinstance(used_name, Hashable):
@@ -312,7 +328,7 @@ def _column_uses(
     if features is None:
         feature_names = [name for name in names if name not in [*taken_names, *order_names]]
     check_columns(names, taken_names, feature_names, context)
-    check_order(names, taken_names, order_names, gap if order is None else None, context)
+    check_order(names, taken_names, order_names, columns.gap if order is None else None, context)
 
     # Columns of pandas that are not of one frame must have the same rows.
     if isinstance(frame, Mapping):

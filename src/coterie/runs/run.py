@@ -108,27 +108,23 @@ def run(
         raise SettingError(
             f"start must be the position of an earlier round, such as round.position, got {start!r:.60}"
         )
-    # The method and the world as objects; the training of the world may be changed.
+    # The settings as objects.
     chosen_method: Method[Any] = made_method(method)
-    world = _setup_of(scenario).build(seed, data_folder(data))
-    if training is not None:
-        world = replace(world, training=table_of("training", training, world.training))
-    world = augmented(world)
-    if validation_share is not None:
-        if not 0 < validation_share <= 0.5:
-            raise SettingError(f"validation_share must be > 0 and <= 0.5, got {validation_share!r}")
-        world = set_aside(world, validation_share, seed)
+    setup = _setup_of(scenario)
+    boundary_settings = None if boundary is None else table_of("boundary", boundary, Boundary())
+    robust_settings = None if robust is None else table_of("robust", robust, Robust())
+    world = _world_of(setup, seed, data, training, validation_share)
     # A run that continues has been tried, and warned of, before its first round.
     if start is None:
         trial(world, seed)
         warn_of(world, depth=4)
         unused = unused_settings(
-            _setup_of(scenario),
+            setup,
             [chosen_method],
             rounds,
             training=None if training is None else world.training,
-            boundary=None if boundary is None else table_of("boundary", boundary, Boundary()),
-            robust=None if robust is None else table_of("robust", robust, Robust()),
+            boundary=boundary_settings,
+            robust=robust_settings,
             data=None if data is None else str(data),
         )
         warn(unused, depth=4)
@@ -147,10 +143,29 @@ def run(
         eval_every=eval_every,
         eval_clients=eval_clients,
         start=start,
-        boundary=None if boundary is None else table_of("boundary", boundary, Boundary()),
-        robust=None if robust is None else table_of("robust", robust, Robust()),
+        boundary=boundary_settings,
+        robust=robust_settings,
     )
     return followed(rounds_made, chosen_method.name, rounds) if progress else rounds_made
+
+
+def _world_of(
+    setup: Scenario | OwnWorld,
+    seed: int,
+    data: str | Path | None,
+    training: Training | Mapping[str, Any] | None,
+    validation_share: float | None,
+) -> World:
+    """The world of a scenario with the changes that the arguments of :func:`run` make to it."""
+    world = setup.build(seed, data_folder(data))
+    if training is not None:
+        world = replace(world, training=table_of("training", training, world.training))
+    world = augmented(world)
+    if validation_share is None:
+        return world
+    if not 0 < validation_share <= 0.5:
+        raise SettingError(f"validation_share must be > 0 and <= 0.5, got {validation_share!r}")
+    return set_aside(world, validation_share, seed)
 
 
 def _check_least(argument_name: str, value: Any, smallest_value: int) -> None:

@@ -32,7 +32,7 @@ from coterie.contrib.sites.table_schema import BALANCED, NO_WEIGHTS, TableSchema
 from coterie.core import Client
 from coterie.data.columns import check_columns, listed
 from coterie.data.datasets.table import TableSettings, is_table_file
-from coterie.data.frames import clients_of, looks_like_time
+from coterie.data.frames import FrameColumns, clients_of, looks_like_time
 from coterie.data.own import OwnData
 from coterie.data.world import ClientData, Split
 from coterie.settings import SettingError, UserError
@@ -71,6 +71,25 @@ class ColumnRoles:
     subject: str | None = None
     order: Any = None
     gap: Any = None
+
+    @classmethod
+    def of_frame(cls, columns: FrameColumns) -> ColumnRoles:
+        """Return the roles that a user states of a data frame, whose columns may have other names than texts."""
+        is_list = isinstance(columns.target, list | tuple)
+        targets = list(columns.target) if is_list else [columns.target]
+        # Times may also be an array, which is no column.
+        order = columns.order
+        if order is not None and not hasattr(order, "__len__"):
+            order = str(order)
+        return cls(
+            client=str(columns.client),
+            targets=[str(name) for name in targets],
+            features=None if columns.features is None else [str(name) for name in columns.features],
+            task=columns.task,
+            subject=None if columns.subject is None else str(columns.subject),
+            order=order,
+            gap=columns.gap,
+        )
 
     @property
     def order_column(self) -> str | None:
@@ -144,35 +163,30 @@ def _schema_path(schema: str, data_path: Path) -> Path:
 
 def clients_of_frame(
     frame: Any,
-    client: Any,
-    target: Any,
-    features: Sequence[Any] | None,
-    task: str,
+    columns: FrameColumns,
     context: str,
-    subject: Any,
-    order: Any,
-    gap: Any,
     earlier_facts: Mapping[str, Any] | None,
     *,
     schema: Any,
 ) -> OwnData:
-    """Make the clients of a data frame; arguments as for :func:`coterie.from_frame`."""
+    """Make the clients of a data frame by a schema.
+
+    Args:
+        frame: The data frame, as for :func:`coterie.from_frame`.
+        columns: What its columns are for.
+        context: The table, for messages.
+        earlier_facts: The facts of an earlier world, whose classes keep their order; None if there
+            is none.
+        schema: The schema, its document, or the path of its file.
+
+    Raises:
+        UserError: The schema is not valid, or the data frame does not fit it.
+    """
     if isinstance(schema, str | Path):
         schema = TableSchema.from_file(schema)
     elif not isinstance(schema, TableSchema):
         schema = TableSchema.of(schema, "schema")
-    targets = [target] if not isinstance(target, list | tuple) else list(target)
-    # Times may also be an array, which is no column.
-    is_column = order is None or isinstance(order, str) or not hasattr(order, "__len__")
-    roles = ColumnRoles(
-        client=str(client),
-        targets=[str(name) for name in targets],
-        features=None if features is None else [str(name) for name in features],
-        task=task,
-        subject=None if subject is None else str(subject),
-        order=str(order) if is_column and order is not None else order,
-        gap=gap,
-    )
+    roles = ColumnRoles.of_frame(columns)
     return _clients(of_frame(frame, context), schema, roles, context, earlier_facts)
 
 
@@ -338,18 +352,16 @@ def raw_clients(
         order = np.asarray(order)[kept_rows]
     if earlier_facts is not None:
         earlier_facts = {**earlier_facts, "features": [row_column]}
-    own_data = clients_of(
-        row_frame,
-        roles.client,
-        list(roles.targets),
-        [row_column],
-        roles.task,
-        context,
-        roles.subject,
-        order,
-        roles.gap,
-        earlier_facts,
+    row_columns = FrameColumns(
+        client=roles.client,
+        target=list(roles.targets),
+        features=[row_column],
+        task=roles.task,
+        subject=roles.subject,
+        order=order,
+        gap=roles.gap,
     )
+    own_data = clients_of(row_frame, row_columns, context, earlier_facts)
     hints += own_data.hints
     if order is None:
         dates = [

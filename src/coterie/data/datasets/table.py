@@ -25,6 +25,7 @@ from coterie.data.datasets.source import DatasetSettings, OwnSource, register
 from coterie.data.frames import (
     NUMBER_PATTERN,
     TIME_HINT_END,
+    FrameColumns,
     check_order,
     clients_of,
     looks_like_time,
@@ -183,17 +184,17 @@ def _clients(path: Path, file_stamp: tuple[int, int], options: TableSettings) ->
     # The order may also be a feature, and is then read once.
     order_alone = [name for name in order_columns if name not in feature_columns]
     # Read the columns and make clients of their rows.
-    own_data = clients_of(
-        read_columns([*role_columns, *feature_columns, *order_alone]),
-        client_column,
-        target_columns,
-        feature_columns,
-        options.task,
-        str(path),
-        options.subject,
-        order_column,
-        options.gap,
+    columns = FrameColumns(
+        client=client_column,
+        target=target_columns,
+        features=feature_columns,
+        task=options.task,
+        subject=options.subject,
+        order=order_column,
+        gap=options.gap,
     )
+    read_frame = read_columns([*role_columns, *feature_columns, *order_alone])
+    own_data = clients_of(read_frame, columns, str(path))
     # With an order, or a hint about times already, there is nothing more to say.
     if order_column is not None or any(hint.endswith(TIME_HINT_END) for hint in own_data.hints):
         return own_data
