@@ -15,9 +15,12 @@ and may stop it and continue a week later.
 from __future__ import annotations
 
 from coterie.core.averaging import CHUNK, MEANS, Averaging, Means, average
+from coterie.core.client_table import ClientTable
 from coterie.core.clients import (
     LONGEST_NAME,
+    NOT_STORED,
     STATES,
+    STORED,
     AllBut,
     Client,
     Groups,
@@ -80,10 +83,12 @@ __all__ = [
     "HALVES",
     "LONGEST_NAME",
     "MEANS",
+    "NOT_STORED",
     "OPTIMIZER",
     "P_VALUE",
     "STATES",
     "STATISTICS",
+    "STORED",
     "WITH_NEIGHBOURS",
     "WORST_LOSS",
     "Admits",
@@ -93,6 +98,7 @@ __all__ = [
     "Averaging",
     "Candidate",
     "Client",
+    "ClientTable",
     "Cohort",
     "Composite",
     "Criterion",

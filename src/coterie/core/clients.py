@@ -23,6 +23,12 @@ STATES: dict[str, type[Any]] = {}
 """Tag -> class, for all classes that may occur in a stored state. A checkpoint can restore only
 these."""
 
+STORED = "stored"
+"""Key of a field's metadata in a state class; False: the field is left out of stored states."""
+
+NOT_STORED: Mapping[str, bool] = {STORED: False}
+"""Metadata of a field on which nothing depends after the exchange, such as notes. It has a default."""
+
 StateClass = TypeVar("StateClass")
 
 

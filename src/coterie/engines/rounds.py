@@ -18,6 +18,7 @@ import torch
 
 from coterie.boundary import Boundary, Wire
 from coterie.core import (
+    AllBut,
     Assignment,
     Client,
     Cohort,
@@ -32,6 +33,7 @@ from coterie.core import (
     check_declared,
     check_training,
 )
+from coterie.core.client_table import those_among
 from coterie.data.objective import mean_probability
 from coterie.data.on_demand import OnDemand
 from coterie.data.world import World
@@ -519,11 +521,16 @@ def served_by_personal_models(assignment: Assignment, position: Position) -> tup
     """
     kept_values = position.kept.get(assignment.part)
     may_have_own = assignment.row if kept_values is None else kept_values
-    served = []
-    for client in sorted(may_have_own):
-        if client in assignment.row and client not in assignment.plain:
-            served.append(client)
-    return tuple(served)
+    plain = assignment.plain
+    if isinstance(plain, AllBut) and plain.clients is assignment.row:
+        # A few of many clients are not served plainly, or all of them: they are looked up at once.
+        others = tuple(sorted(plain.exceptions))
+        return those_among(those_among(others, may_have_own), assignment.row)
+    return tuple(
+        client
+        for client in sorted(may_have_own)
+        if client in assignment.row and client not in plain
+    )
 
 
 @dataclass

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
+import numpy as np
+
 from coterie.core import Client, Groups, as_groups, without
+from coterie.core.client_table import ClientTable
 
 ClientValue = TypeVar("ClientValue")
 
 
 def entries_without(
     values: Mapping[Client, ClientValue], leavers: Iterable[Client]
-) -> dict[Client, ClientValue]:
+) -> Mapping[Client, ClientValue]:
     """Return client -> value without clients that have left."""
     removed = set(leavers)
+    if isinstance(values, ClientTable):
+        return values.at(np.flatnonzero([client not in removed for client in values]))
     return {client: value for client, value in values.items() if client not in removed}
 
 

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from coterie.core import (
+    NOT_STORED,
     Assignment,
     Client,
     Cohort,
@@ -221,7 +222,7 @@ class ChoosingState:
     clients: tuple[Client, ...]
     starts: tuple[Start, ...]
     at: int = 0
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Note, ...] = field(default=(), metadata=NOT_STORED)
 
     @property
     def compares(self) -> bool:

@@ -14,12 +14,14 @@ Models go on learning: :func:`expected` extrapolates a difference to later round
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from coterie.core import WORST_LOSS, Averaging, Client, state
+from coterie.core.client_table import ClientTable
 from coterie.methods._fences import clients_limited, fenced_reports
 
 
@@ -108,9 +110,10 @@ def spread_out(reports: Reports) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     Args:
         reports: Client -> (mean difference, variance of this mean, number of examples).
     """
-    mean_differences, variances, counts = (
-        np.array(column, dtype=np.float64) for column in zip(*reports.values(), strict=True)
-    )
+    columns: Iterable[Any] = zip(*reports.values(), strict=True)
+    if isinstance(reports, ClientTable):
+        columns = reports.columns
+    mean_differences, variances, counts = (np.array(column, dtype=np.float64) for column in columns)
     spreads = np.minimum(variances, (2 * WORST_LOSS) ** 2) * counts
     # The variance of a client with one example is not known: it counts as that of the others.
     is_known = np.isfinite(variances)
@@ -118,6 +121,13 @@ def spread_out(reports: Reports) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         spreads[is_known].mean() if is_known.any() else (mean_differences**2).mean()
     )
     return mean_differences, spreads, counts
+
+
+def example_counts(reports: Reports) -> Mapping[Client, int]:
+    """Return client -> the number of examples of its report."""
+    if isinstance(reports, ClientTable):
+        return ClientTable(reports.clients, reports.columns[2:], False, reports.rank)
+    return {client: count for client, (_, _, count) in reports.items()}
 
 
 def later_half(history: Sequence[Difference]) -> Sequence[Difference]:

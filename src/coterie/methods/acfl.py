@@ -49,6 +49,7 @@ from coterie.clustering import (
     layer_grams,
 )
 from coterie.core import (
+    NOT_STORED,
     Assignment,
     Client,
     Cohort,
@@ -107,7 +108,7 @@ class ACFLState:
     compared: tuple[str, ...]
     seats: ClusterReferences | None = None
     missed: int = -1
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Note, ...] = field(default=(), metadata=NOT_STORED)
 
     @property
     def groups(self) -> tuple[tuple[int, tuple[Client, ...]], ...]:

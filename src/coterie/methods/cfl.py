@@ -62,6 +62,7 @@ from coterie.clustering import (
 )
 from coterie.clustering.halves import centred
 from coterie.core import (
+    NOT_STORED,
     Assignment,
     Client,
     Cohort,
@@ -107,7 +108,7 @@ class CFLState:
     leaves: tuple[Leaf, ...]
     tree: Tree
     walkers: Mapping[Client, int] = field(default_factory=dict)
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Note, ...] = field(default=(), metadata=NOT_STORED)
     training: Training = field(default_factory=Training)
 
 

@@ -15,12 +15,13 @@ Deviations
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
 
 from coterie.core import (
+    NOT_STORED,
     Client,
     Cohort,
     Federation,
@@ -53,7 +54,7 @@ class FedBNState:
     model: torch.Tensor
     keep: tuple[str, ...]
     warned: bool = False
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Note, ...] = field(default=(), metadata=NOT_STORED)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,13 +24,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
 import torch
 
 from coterie.core import (
+    NOT_STORED,
     Assignment,
     Client,
     Cohort,
@@ -66,7 +67,7 @@ class FedFAState:
 
     clients: tuple[Client, ...]
     model: torch.Tensor
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Note, ...] = field(default=(), metadata=NOT_STORED)
 
 
 @dataclass(frozen=True, kw_only=True)

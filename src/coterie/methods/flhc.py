@@ -33,6 +33,7 @@ from coterie.clustering import cut_dendrogram, dendrogram, gram, groups_of, manh
 from coterie.clustering import distances as distances_of_gram
 from coterie.clustering.agglomerative import borders, doubt
 from coterie.core import (
+    NOT_STORED,
     Assignment,
     Client,
     Cohort,
@@ -83,7 +84,7 @@ class FLHCState:
     models: torch.Tensor
     walkers: Mapping[Client, int] = field(default_factory=dict)
     missed: int = -1
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Note, ...] = field(default=(), metadata=NOT_STORED)
 
     @property
     def clustered(self) -> bool:

@@ -60,6 +60,7 @@ import numpy as np
 import torch
 
 from coterie.core import (
+    NOT_STORED,
     Assignment,
     Client,
     Cohort,
@@ -143,7 +144,7 @@ class HCCTState:
     memory: Memory | None = None
     epoch: int = 0
     training: Training = field(default_factory=Training)
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Note, ...] = field(default=(), metadata=NOT_STORED)
 
     @property
     def columns(self) -> slice:

@@ -44,6 +44,7 @@ import numpy as np
 import torch
 
 from coterie.core import (
+    NOT_STORED,
     Assignment,
     Client,
     Cohort,
@@ -101,7 +102,7 @@ class MAXFLState:
     bars: Mapping[Client, float] = field(default_factory=dict)
     joins: tuple[Client, ...] = ()
     rests: tuple[Client, ...] = ()
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Note, ...] = field(default=(), metadata=NOT_STORED)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -63,10 +63,12 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any, ClassVar
 
+import numpy as np
 import scipy
 import torch
 
 from coterie.core import (
+    NOT_STORED,
     WITH_NEIGHBOURS,
     Assignment,
     Candidate,
@@ -84,23 +86,26 @@ from coterie.core import (
     Replies,
     Task,
     Training,
-    among,
     as_groups,
     serving_tasks,
     state,
 )
+from coterie.core.client_table import entries_among, with_entries
 from coterie.methods._fences import fence_note
 from coterie.methods._half_steps import Probing
 from coterie.methods._leavers import entries_without
 from coterie.methods._loss_rises import loss_changes
 from coterie.methods._race_evidence import (
     Difference,
+    Report,
     Reports,
+    example_counts,
     expected,
     expected_on_line,
     over_rounds,
     pooled,
     pooled_within_fences,
+    spread_out,
 )
 from coterie.methods._race_sharing import SHARED_EXCHANGE, as_means, shared
 from coterie.methods.independent import Independent
@@ -197,7 +202,7 @@ class RaceState:
     training_losses: Mapping[Client, float] = field(default_factory=dict)
     usual_change: float = 0.0
     facts: Facts | None = None
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Note, ...] = field(default=(), metadata=NOT_STORED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -448,9 +453,8 @@ class Race:
                 part_of_arm[arm_name] = part_name
                 assignments[arm_name] = methods_by_name[arm_name].assignment(state.arms[arm_name])
         arm_pairs = pairs(part_of_arm, state.arms)
-        # New reports replace the earlier ones of the same client.
-        pair_reports = {report_key: dict(reports) for report_key, reports in state.seen.items()}
-        losses = dict(state.losses)
+        new_reports: dict[str, dict[Client, Report]] = {}
+        new_losses: dict[Client, Report] = {}
         for client, held_out in replies.held_out_losses.items():
             served_by = {}
             for arm_name, part_name in part_of_arm.items():
@@ -467,7 +471,7 @@ class Race:
                 ):
                     difference = held_out.difference(*compared)
                     if difference is not None:
-                        pair_reports.setdefault(report_key, {})[client] = (
+                        new_reports.setdefault(report_key, {})[client] = (
                             *difference,
                             held_out.count,
                         )
@@ -475,8 +479,12 @@ class Race:
             if state.leader in served_by:
                 leader_loss = held_out.difference(served_by[state.leader], None)
                 if leader_loss is not None:
-                    losses[client] = (*leader_loss, held_out.count)
-        return pair_reports, losses
+                    new_losses[client] = (*leader_loss, held_out.count)
+        # New reports replace the earlier ones of the same client.
+        pair_reports = dict(state.seen)
+        for report_key, reports in new_reports.items():
+            pair_reports[report_key] = with_entries(pair_reports.get(report_key, {}), reports)
+        return pair_reports, with_entries(state.losses, new_losses)
 
     # -- the end of a round
     # ---------------------------------------------------------------------------------------------------
@@ -548,7 +556,7 @@ class Race:
         loss_report = loss_changes(leader_replies, state.training_losses, state.usual_change)
         new_state = replace(
             state,
-            training_losses={**state.training_losses, **loss_report.measured},
+            training_losses=with_entries(state.training_losses, loss_report.measured),
             usual_change=loss_report.usual_change if loss_report.measured else state.usual_change,
         )
         return new_state, set(loss_report.risen)
@@ -673,10 +681,12 @@ class Race:
             return {}
         behind = {}
         for members in self._groups(state, complex_arm):
-            reports_of_group = {client: reports[client] for client in among(reports, members)}
+            reports_of_group = entries_among(reports, members)
+            if not reports_of_group:
+                continue
             # Below 0 if the group's model is worse than that of the simpler arm.
-            differences = [mean for mean, _, _ in reports_of_group.values()]
-            num_behind = sum(difference < 0 for difference in differences)
+            differences, _, _ = spread_out(reports_of_group)
+            num_behind = np.count_nonzero(differences < 0)
             # A single client, which may be hostile, stops no groups.
             if num_behind < 2 or num_behind <= len(differences) / 2:
                 continue
@@ -719,7 +729,9 @@ class Race:
         # Reasons to reopen it: many clients that the decision did not know, training losses that rose at
         # many clients, or a held-out loss far above the lowest one.
         clients = tuple(sorted(self.assignment(state).row))
-        joined_count = len(set(clients) - set(state.decided))
+        joined_count = 0
+        if clients != state.decided:
+            joined_count = len(set(clients) - set(state.decided))
         many_joined = joined_count >= MIN_JOINED_SHARE_TO_REOPEN * len(clients)
         # The loss of a single client may rise by chance.
         has_risen = len(risen) >= max(2, MIN_RISEN_SHARE_TO_REOPEN * len(clients))
@@ -1090,10 +1102,9 @@ def _standing(state: RaceState, display_names: Mapping[str, str]) -> Note:
 
     It changes nothing. Reports read from it how sure a choice is, and what is still open.
     """
-    held_out_counts: dict[Client, int] = {}
+    held_out_counts: Mapping[Client, int] = {}
     for reports in state.seen.values():
-        for client, (_, _, count) in reports.items():
-            held_out_counts[client] = count
+        held_out_counts = with_entries(held_out_counts, example_counts(reports))
     differences = []
     for report_key, history in state.past.items():
         if report_key.endswith(OFFERED):

@@ -33,6 +33,7 @@ import numpy as np
 import torch
 
 from coterie.core import (
+    NOT_STORED,
     Client,
     Cohort,
     Federation,
@@ -80,7 +81,7 @@ class ScaffoldState:
     controls: Mapping[Client, torch.Tensor] = field(default_factory=dict)
     round: int = 0
     least_batch: int = 1
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Note, ...] = field(default=(), metadata=NOT_STORED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +161,7 @@ class Scaffold(OneModel[ScaffoldState]):
             # Whose control variate is beyond the fences is a client that has not answered yet.
             far_clients = clients_beyond(controls)
             if far_clients:
-                controls = entries_without(controls, tuple(far_clients))
+                controls = dict(entries_without(controls, tuple(far_clients)))
                 notes = (fence_note(far_clients, CONTROLS_FORGOTTEN),)
         # Line 17: c ← c + the sum of the changes of c_i, divided by the number N of all clients.
         known_controls = torch.stack(list(controls.values()))

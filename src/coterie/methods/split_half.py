@@ -51,6 +51,7 @@ import numpy as np
 import torch
 
 from coterie.core import (
+    NOT_STORED,
     Assignment,
     Client,
     Cohort,
@@ -68,6 +69,7 @@ from coterie.core import (
     weights,
     without,
 )
+from coterie.core.client_table import with_entries
 from coterie.methods import _cluster_tree
 from coterie.methods._cluster_tree import Leaf, Tree, join, nodes_of_clients, ordered, root
 from coterie.methods._decisions import SplitGroup
@@ -165,7 +167,7 @@ class SplitHalfState:
     first: torch.Tensor | None = None
     left: tuple[int, ...] = ()
     training: Training = field(default_factory=Training)
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Note, ...] = field(default=(), metadata=NOT_STORED)
 
     def training_at(self, node: int) -> Training:
         """Return the training of an inner node's walkers: as many steps as its clients made when it was split."""
@@ -249,7 +251,8 @@ class SplitHalf(Probing):
         half_steps = self._training_of_halves(state).steps or 1
         example_counts = dict(zip(replies.clients, map(int, replies.examples), strict=True))
         # From here on, the state knows the sizes of all clients that have ever answered.
-        state = replace(state, examples={**state.examples, **example_counts}, notes=())
+        examples = with_entries(state.examples, example_counts)
+        state = replace(state, examples=examples, notes=())
         match state.stage:
             case "train":
                 return self._after_training(state, replies, half_steps)
@@ -563,6 +566,12 @@ class SplitHalf(Probing):
             new_state,
             tree=tree,
             notes=(*new_state.notes, note),
+            # The evidence of a group that is no more has the size of its probes.
+            schedules={
+                node: schedule
+                for node, schedule in new_state.schedules.items()
+                if node != leaf.node
+            },
             walkers={**new_state.walkers, **dict.fromkeys(undecided, leaf.node)},
             probed={**new_state.probed, leaf.node: summary},
         )
@@ -731,7 +740,7 @@ class SplitHalf(Probing):
         # Clients whose loss has risen try other models in the next exchange.
         new_state = replace(
             state,
-            losses={**state.losses, **loss_report.measured},
+            losses=with_entries(state.losses, loss_report.measured),
             usual_change=loss_report.usual_change,
             risen=risen,
         )
@@ -783,7 +792,7 @@ class SplitHalf(Probing):
             tree=tree.place(new_nodes),
             risen={},
             notes=tuple(notes),
-            losses={**state.losses, **new_losses},
+            losses=with_entries(state.losses, new_losses),
         )
         changed_nodes = _changed_groups(state, new_state)
         new_state = _with_new_schedules(new_state, changed_nodes, self._turn(state.round))

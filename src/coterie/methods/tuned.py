@@ -39,15 +39,15 @@ that both have neighbours.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import scipy
 
 from coterie.core import (
+    NOT_STORED,
     WITH_NEIGHBOURS,
     Admits,
     AllBut,
@@ -69,6 +69,15 @@ from coterie.core import (
     serving_tasks,
     state,
     without,
+)
+from coterie.core.client_table import (
+    MIN_TABLE_ENTRIES,
+    ClientTable,
+    are_among,
+    as_array,
+    entries_among,
+    those_among,
+    with_entries,
 )
 from coterie.methods._fences import clients_limited, fence_note, fenced_reports
 from coterie.methods._leavers import entries_without
@@ -152,6 +161,8 @@ class TunedState:
         neighbours_worse: Measurements in a row in which nearest training examples were worse for
             all, beyond noise.
         notes: Notes of the last exchange.
+        served: The method that made the assignment of this state, and the assignment, once it is
+            known. It is not stored.
     """
 
     inner: Any
@@ -167,7 +178,8 @@ class TunedState:
     remembering: tuple[Client, ...] = ()
     rounds: int = 0
     neighbours_worse: int = 0
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Note, ...] = field(default=(), metadata=NOT_STORED)
+    served: tuple[Any, Assignment | None] = field(default=(None, None), init=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -281,7 +293,7 @@ class Tuned:
     def _may_pay(self, state: TunedState, client: Client) -> bool:
         """Whether a client trains its personal model in this round: it is used, or may be used later."""
         if state.settled:
-            return client in state.own
+            return bool(among((client,), state.own))
         if state.rest:
             return False
         if state.own or state.worse >= WORSE_LOOKS_TO_REST:
@@ -358,13 +370,11 @@ class Tuned:
             rest = max(rest - 1, 0)
             answered = min(len(replies.clients) / max(len(inner_assignment.row), 1), 1.0)
             training_share = (training_share + answered) / 2
-        gains = dict(state.gains)
-        neighbour_gains = dict(state.neighbour_gains)
+        gains: dict[Client, Gain] = {}
+        neighbour_gains: dict[Client, Gain] = {}
         tuned_parts = set(state.tuned)
         personal_clients = set(state.own)
         remembering = set(state.remembering)
-        any_report = False
-        any_neighbours = False
         for client, held_out in replies.held_out_losses.items():
             # The held-out loss of the personal model (1) less that of the method's model (0), both
             # with nearest training examples if the client uses them.
@@ -375,8 +385,7 @@ class Tuned:
                 personal_model = (served_part, WITH_NEIGHBOURS + 1)
             gain = held_out.difference(personal_model, shared_model)
             if gain is not None:
-                gains[client] = _averaged((*gain, held_out.count), gains.get(client))
-                any_report = True
+                gains[client] = _averaged((*gain, held_out.count), state.gains.get(client))
             # The loss with nearest training examples less that without, of the model in use.
             used_model = 0
             if client in personal_clients and (served_part, 1) in held_out.models:
@@ -386,9 +395,8 @@ class Tuned:
             )
             if gain is not None:
                 neighbour_gains[client] = _averaged(
-                    (*gain, held_out.count), neighbour_gains.get(client)
+                    (*gain, held_out.count), state.neighbour_gains.get(client)
                 )
-                any_neighbours = True
             for part_name, model_number in held_out.models:
                 if model_number == 1:
                     tuned_parts.add(part_name)
@@ -396,8 +404,8 @@ class Tuned:
         new_state = replace(
             state,
             inner=inner_state,
-            gains=gains,
-            neighbour_gains=neighbour_gains,
+            gains=with_entries(state.gains, gains),
+            neighbour_gains=with_entries(state.neighbour_gains, neighbour_gains),
             tuned=sorted_parts,
             share=training_share,
             rest=rest,
@@ -421,37 +429,36 @@ class Tuned:
                 )
             new_state = replace(new_state, settled=settled)
         limited = replies.averaging.limits_reports
-        if any_report:
+        if gains:
             new_state = self._chosen(new_state, limited)
-        if any_neighbours:
+        if neighbour_gains:
             new_state = self._with_neighbours(new_state, limited)
         return new_state
 
     def _chosen(self, state: TunedState, limited: bool) -> TunedState:
         """Decide for each client by which model it is served; ``limited``: as some clients may be hostile."""
-        choice = self._choice(state, state.gains, set(state.own), limited)
+        choice = self._choice(state, state.gains, state.own, limited)
         state = self._rested(state, choice.clients, choice.served)
         notes = list(state.notes)
-        if set(choice.clients) != {client for client in state.own if client in choice.served}:
-            notes.append(_note(choice.expected, choice.clients, set(state.own)))
+        if choice.clients != those_among(state.own, choice.served):
+            notes.append(_note(choice.expected, choice.clients, state.own))
         if choice.limited:
             notes.append(fence_note(choice.limited))
         return replace(state, own=choice.clients, notes=tuple(notes))
 
     def _with_neighbours(self, state: TunedState, limited: bool) -> TunedState:
         """Decide for each client whether its nearest training examples take part in its predictions."""
-        used_before = set(state.remembering)
         choice = self._choice(
             state,
             state.neighbour_gains,
-            used_before,
+            state.remembering,
             limited,
             errors_to_begin=ERRORS_TO_USE_NEIGHBOURS,
             min_gain=MIN_GAIN_OF_NEIGHBOURS,
         )
         notes = list(state.notes)
-        if set(choice.clients) != {client for client in used_before if client in choice.served}:
-            notes.append(_note_of_neighbours(choice.expected, choice.clients, used_before))
+        if choice.clients != those_among(state.remembering, choice.served):
+            notes.append(_note_of_neighbours(choice.expected, choice.clients, state.remembering))
         if choice.limited:
             notes.append(fence_note(choice.limited))
         neighbours_worse = 0
@@ -468,7 +475,7 @@ class Tuned:
         self,
         state: TunedState,
         gains: Mapping[Client, Gain],
-        used_before: set[Client],
+        used_before: tuple[Client, ...],
         limited: bool,
         *,
         errors_to_begin: float = 1.0,
@@ -479,29 +486,34 @@ class Tuned:
         Args:
             state: The state.
             gains: Client -> its loss with it less that without.
-            used_before: The clients that use it.
+            used_before: The clients that use it, sorted.
             limited: Whether one client's report is limited by those of the others.
             errors_to_begin: By how many standard errors of its group's mean gain a client's loss
                 must be lower for it to begin.
             min_gain: By how much it must be lower at least.
         """
         assignment = self.method.assignment(state.inner)
-        expected: dict[Client, float] = {}
+        clients_of_groups = []
+        expected_of_groups = []
         limited_clients: set[Client] = set()
         chosen_clients: list[Client] = []
         # Each group decides together, unless the gains of its clients differ.
         for group in assignment.groups:
-            group_expected, limited_in_group = _shrunk_within_fences(gains, group, limited)
-            expected.update(group_expected)
+            reports = _reports_of(gains, group)
+            clients, expected, limited_in_group = _shrunk_within_fences(reports, limited)
+            clients_of_groups.append(clients)
+            expected_of_groups.append(expected)
             limited_clients.update(limited_in_group)
             # A client begins if that is expected to lower its loss by standard errors of the group's
             # mean gain, and stays with it as long as the loss is lower at all.
-            least_gain = max(errors_to_begin * _error_of_mean(gains, group), min_gain)
-            for client, gain in group_expected.items():
-                if gain < (0.0 if client in used_before else -least_gain):
-                    chosen_clients.append(client)
+            least_gain = max(errors_to_begin * _error_of_mean(reports), min_gain)
+            used = are_among(clients, used_before)
+            chosen_clients += clients[expected < np.where(used, 0.0, -least_gain)].tolist()
         return _Choice(
-            tuple(sorted(chosen_clients)), expected, assignment.row, tuple(limited_clients)
+            tuple(sorted(chosen_clients)),
+            _by_client(clients_of_groups, expected_of_groups),
+            assignment.row,
+            tuple(limited_clients),
         )
 
     def _rested(
@@ -517,6 +529,14 @@ class Tuned:
         return replace(state, worse=worse, rest=rounds_of_rest)
 
     def assignment(self, state: TunedState) -> Assignment:
+        # Looked up several times in a round: of many clients, it takes long to make.
+        made_by, known = state.served
+        if made_by is not self or known is None:
+            known = self._assignment(state)
+            state.__dict__["served"] = (self, known)
+        return known
+
+    def _assignment(self, state: TunedState) -> Assignment:
         base_assignment = self.method.assignment(state.inner)
         # The mean of an ensemble has no features.
         if state.remembering and not base_assignment.ensemble:
@@ -529,11 +549,11 @@ class Tuned:
         if base_assignment.part not in state.tuned:
             return base_assignment
         # Only a few of many clients may have one.
-        with_own_model = [
-            client
-            for client in state.own
-            if client in base_assignment.row and client not in base_assignment.plain
-        ]
+        in_groups = those_among(state.own, base_assignment.row)
+        with_own_model: Collection[Client] = in_groups
+        if base_assignment.plain:
+            plain_clients = set(those_among(in_groups, base_assignment.plain))
+            with_own_model = [client for client in in_groups if client not in plain_clients]
         return replace(base_assignment, plain=AllBut(base_assignment.row, with_own_model))
 
     def explain(self, state: TunedState) -> tuple[Note, ...]:
@@ -573,15 +593,37 @@ def method_of(setting_value: Any, setting: str) -> Any:
     return method
 
 
-def _reporting(gains: Mapping[Client, Gain], group: Collection[Client]) -> list[Client]:
-    """The clients of a group that have reported a gain."""
-    # Of a large group, only those that have reported are looked up.
-    if isinstance(group, Mapping):
-        reporting = [client for client in sorted(gains) if client in group]
+class _Reports(NamedTuple):
+    """The reports of some clients: shape ``(n,)`` their sorted ids, and ``(n, 3)`` mean, variance and count of each gain."""
+
+    clients: np.ndarray
+    numbers: np.ndarray
+
+
+def _reports_of(gains: Mapping[Client, Gain], group: Collection[Client]) -> _Reports:
+    """The reports of the clients of a group that have reported a gain, a number each."""
+    reported = entries_among(gains, group)
+    if isinstance(reported, ClientTable):
+        clients = reported.clients.astype(np.int64)
+        numbers = np.stack(reported.columns, axis=1).astype(np.float64, copy=False)
     else:
-        # The groups of an assignment are sorted tuples.
-        reporting = among(gains, group if isinstance(group, tuple) else sorted(group))
-    return [client for client in reporting if not any(map(math.isnan, gains[client]))]
+        clients = as_array(reported)
+        numbers = np.array(list(reported.values()), dtype=np.float64).reshape(-1, 3)
+    has_numbers = ~np.isnan(numbers).any(axis=1)
+    return _Reports(clients[has_numbers], numbers[has_numbers])
+
+
+def _by_client(
+    clients: Sequence[np.ndarray], values: Sequence[np.ndarray]
+) -> Mapping[Client, float]:
+    """Client -> value, from the clients ``(n,)`` and values ``(n,)`` of several groups."""
+    if not clients:
+        return {}
+    all_clients = np.concatenate(clients)
+    all_values = np.concatenate(values)
+    if len(all_clients) >= MIN_TABLE_ENTRIES:
+        return ClientTable(all_clients, (all_values,), False)
+    return dict(zip(all_clients.tolist(), all_values.tolist(), strict=True))
 
 
 def _averaged(gain: Gain, gain_before: Gain | None) -> Gain:
@@ -595,12 +637,11 @@ def _averaged(gain: Gain, gain_before: Gain | None) -> Gain:
     return (mean + gain_before[0]) / 2, variance, count
 
 
-def _error_of_mean(gains: Mapping[Client, Gain], clients: Collection[Client]) -> float:
+def _error_of_mean(reports: _Reports) -> float:
     """The standard error of the mean gain over all held-out examples of the clients; 0 without reports."""
-    reporting = _reporting(gains, clients)
-    if not reporting:
+    if not len(reports.clients):
         return 0.0
-    _, variances, example_counts = np.array([gains[client] for client in reporting]).T
+    _, variances, example_counts = reports.numbers.T
     shares = example_counts / example_counts.sum()
     # The variance of a single example is not known.
     known_variances = np.where(np.isfinite(variances), variances, 0.0)
@@ -614,12 +655,12 @@ def _makes_personal(task: Task) -> bool:
 
 def _are_worse(gains: Mapping[Client, Gain], clients: Collection[Client]) -> bool:
     """Whether personal models are worse than the method's by more than two standard errors, over all clients."""
-    reporting = _reporting(gains, clients)
-    if not reporting:
+    reports = _reports_of(gains, clients)
+    if not len(reports.clients):
         return False
-    mean_gains, _, example_counts = np.array([gains[client] for client in reporting]).T
+    mean_gains, _, example_counts = reports.numbers.T
     mean_gain = float(example_counts @ mean_gains / example_counts.sum())
-    return mean_gain > 2 * _error_of_mean(gains, reporting)
+    return mean_gain > 2 * _error_of_mean(reports)
 
 
 def _spreads(variances: np.ndarray, example_counts: np.ndarray) -> np.ndarray:
@@ -646,33 +687,34 @@ def shrunk(
         >>> shrunk(reports, [1, 2, 3])[3] < 0  # its own evidence is weak
         True
     """
-    expected, _ = _shrunk_within_fences(gains, group, limited)
-    return expected
+    clients, expected, _ = _shrunk_within_fences(_reports_of(gains, group), limited)
+    return dict(zip(clients.tolist(), expected.tolist(), strict=True))
 
 
 def _shrunk_within_fences(
-    gains: Mapping[Client, Gain], group: Collection[Client], limited: bool
-) -> tuple[dict[Client, float], set[Client]]:
-    """The expected gains of :func:`shrunk`, and the clients whose reports were limited."""
-    reporting = _reporting(gains, group)
-    if not reporting:
-        return {}, set()
+    reports: _Reports, limited: bool
+) -> tuple[np.ndarray, np.ndarray, set[Client]]:
+    """The clients ``(n,)`` and expected gains ``(n,)`` of :func:`shrunk`, and the clients whose reports were limited."""
+    reporting = reports.clients
+    nobody = reporting[:0]
+    if not len(reporting):
+        return nobody, np.zeros(0), set()
     client_count = len(reporting)
-    mean_gains, variances, example_counts = np.array([gains[client] for client in reporting]).T
+    mean_gains, variances, example_counts = reports.numbers.T
     # In the mean of all, one hostile client decides nothing for the others.
     limited_means = mean_gains
     limited_clients: set[Client] = set()
     if limited:
-        reports = (mean_gains, _spreads(variances, example_counts))
-        within_fences = fenced_reports(*reports)
+        as_reported = (mean_gains, _spreads(variances, example_counts))
+        within_fences = fenced_reports(*as_reported)
         limited_means, _ = within_fences
-        limited_clients = clients_limited(reporting, reports, within_fences)
+        limited_clients = clients_limited(reporting.tolist(), as_reported, within_fences)
     common_mean = float(example_counts @ limited_means / example_counts.sum())
     # The noise of single examples is estimated over the whole group, because one client has too few
     # examples for it.
     degrees = float((example_counts - 1).sum())
     if not degrees:
-        return {}, limited_clients
+        return nobody, np.zeros(0), limited_clients
     example_variance = float(
         (example_counts * (example_counts - 1))
         @ np.where(example_counts > 1, variances, 0.0)
@@ -691,24 +733,38 @@ def _shrunk_within_fences(
     if clients_differ:
         client_variance = max(excess - (client_count - 1) * example_variance, 0.0) / moment_scale
     if not client_variance:
-        return dict.fromkeys(reporting, common_mean), limited_clients
+        return reporting, np.full(client_count, common_mean), limited_clients
     # Each client's mean is shrunk to the mean of all, the more the noisier it is.
     precisions = 1 / (example_variance / example_counts + client_variance)
     mean_of_all = float(precisions @ limited_means / precisions.sum())
     own_mean_shares = client_variance * precisions
     expected = own_mean_shares * mean_gains + (1 - own_mean_shares) * mean_of_all
-    return dict(zip(reporting, map(float, expected), strict=True)), limited_clients
+    return reporting, expected, limited_clients
+
+
+def _mean_of(values: Mapping[Client, float], clients: tuple[Client, ...]) -> float:
+    """The mean value of some sorted clients."""
+    return float(np.mean(list(entries_among(values, clients).values())))
+
+
+def _marked(clients: Mapping[Client, float], marked: tuple[Client, ...]) -> Mapping[Client, float]:
+    """Client -> 1 for those of the sorted ``marked``, and 0 for others, in the order of ``clients``."""
+    if isinstance(clients, ClientTable):
+        is_marked = np.zeros(len(clients))
+        is_marked[clients.positions(as_array(marked))] = 1.0
+        return ClientTable(clients.clients, (is_marked,), False, clients.rank)
+    is_marked_client = set(marked)
+    return {client: float(client in is_marked_client) for client in clients}
 
 
 def _note_of_neighbours(
-    expected: Mapping[Client, float], used_now: tuple[Client, ...], used_before: set[Client]
+    expected: Mapping[Client, float], used_now: tuple[Client, ...], used_before: tuple[Client, ...]
 ) -> Note:
     """Describe whose nearest training examples take part in predictions now, and whose did before."""
-    using = set(used_now)
     description = f"nearest training examples help {len(used_now) or 'none'} of {len(expected)} clients to predict"
     mean_gain = 0.0
     if used_now:
-        mean_gain = float(np.mean([expected[client] for client in used_now]))
+        mean_gain = _mean_of(expected, used_now)
         description += f": they are expected to lower held-out loss by {-mean_gain:.3g} on average"
     return Note(
         kind="tune",
@@ -722,22 +778,21 @@ def _note_of_neighbours(
         },
         values={
             GAIN_OF_NEIGHBOURS: expected,
-            USES_NEIGHBOURS: {client: float(client in using) for client in expected},
+            USES_NEIGHBOURS: _marked(expected, used_now),
         },
     )
 
 
 def _note(
-    expected: Mapping[Client, float], own_now: tuple[Client, ...], own_before: set[Client]
+    expected: Mapping[Client, float], own_now: tuple[Client, ...], own_before: tuple[Client, ...]
 ) -> Note:
     """Describe which clients are served by their own models now, and which were before."""
-    with_own = set(own_now)
     description = (
         f"personal models are better for {len(own_now) or 'none'} of {len(expected)} clients"
     )
     mean_gain = 0.0
     if own_now:
-        mean_gain = float(np.mean([expected[client] for client in own_now]))
+        mean_gain = _mean_of(expected, own_now)
         description += f": they are expected to lower held-out loss by {-mean_gain:.3g} on average"
     else:
         description += ": none lowers held-out loss"
@@ -749,6 +804,6 @@ def _note(
         numbers={"own": float(len(own_now)), "before": float(len(own_before)), "gain": mean_gain},
         values={
             EXPECTED_GAIN: expected,
-            USES_PERSONAL: {client: float(client in with_own) for client in expected},
+            USES_PERSONAL: _marked(expected, own_now),
         },
     )

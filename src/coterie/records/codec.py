@@ -19,6 +19,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from itertools import islice
 from numbers import Integral, Real
 from typing import Any
 
@@ -159,6 +160,8 @@ def encode(value: Any, store_blob: Callable[[bytes], str]) -> Json:
             integers = _integers(value)
             if integers is not None:
                 return {"is": "integers", **_encoded_integers(integers, store_blob)}
+        elif isinstance(value, core.ClientTable):
+            return _encoded_client_table(value, store_blob)
         elif isinstance(value, Mapping):
             encoded_table = _encoded_table(value, store_blob)
             if encoded_table is not None:
@@ -180,6 +183,8 @@ def encode(value: Any, store_blob: Callable[[bytes], str]) -> Json:
     if class_tag is not None:
         encoded_fields = {}
         for state_field in _init_fields(value):
+            if state_field.metadata.get(core.STORED, True) is False:
+                continue
             field_value = getattr(value, state_field.name)
             encoded_fields[state_field.name] = encode(field_value, store_blob)
         return {"is": class_tag, "fields": encoded_fields}
@@ -233,17 +238,22 @@ def _array_bytes(integers: np.ndarray) -> bytes:
 
 def _decoded_integers(encoded: Mapping[str, Json], read_blob: Callable[[str], bytes]) -> Any:
     """The integers of :func:`_encoded_integers`, as a tuple."""
+    return tuple(_read_integers(encoded, read_blob).tolist())
+
+
+def _read_integers(encoded: Mapping[str, Json], read_blob: Callable[[str], bytes]) -> np.ndarray:
+    """The integers of :func:`_encoded_integers`, shape ``(n,)``."""
     if "blob" in encoded:
-        return tuple(safetensors.numpy.load(read_blob(encoded["blob"]))[""].tolist())
-    starts, lengths = safetensors.numpy.load(read_blob(encoded["runs"]))[""].tolist()
+        integers: np.ndarray = safetensors.numpy.load(read_blob(encoded["blob"]))[""]
+        return integers
+    starts, lengths = safetensors.numpy.load(read_blob(encoded["runs"]))[""].astype(np.int64)
     # A forged file cannot ask for more memory than the largest federation needs.
-    if min(lengths, default=0) < 0 or sum(lengths) > MOST_INTEGERS:
+    if min(lengths.tolist(), default=0) < 0 or sum(lengths.tolist()) > MOST_INTEGERS:
         raise ValueError(f"runs of negative length, or of more than {MOST_INTEGERS:,} integers")
-    return tuple(
-        integer
-        for start, length in zip(starts, lengths, strict=True)
-        for integer in range(start, start + length)
-    )
+    # Each integer is the start of its run and its place in the run.
+    ends = np.cumsum(lengths)
+    places = np.arange(lengths.sum()) - np.repeat(ends - lengths, lengths)
+    return np.asarray(np.repeat(starts, lengths) + places)
 
 
 MOST_INTEGERS = 100_000_000
@@ -262,6 +272,44 @@ def _encoded_table(
         return None
     encoded_keys = {"is": "integers", **_encoded_integers(keys, store_blob)}
     return {"is": "table", "keys": encoded_keys, "values": encoded_values}
+
+
+def _encoded_client_table(
+    table: core.ClientTable[Any], store_blob: Callable[[bytes], str]
+) -> dict[str, Json]:
+    """A table of numbers, in the form of a mapping from integers, with a mark that it is such a table."""
+    columns: list[Json] = []
+    for column in table.columns:
+        if column.dtype.kind == "f":
+            float_bytes = safetensors.numpy.save({"": _plain(column)})
+            columns.append({"is": "floats", "blob": store_blob(float_bytes)})
+        else:
+            integers = column.astype(np.int64)
+            columns.append({"is": "integers", **_encoded_integers(integers, store_blob)})
+    keys = {"is": "integers", **_encoded_integers(table.clients.astype(np.int64), store_blob)}
+    values = {"is": "columns", "columns": columns} if table.has_tuples else columns[0]
+    return {"is": "table", "keys": keys, "values": values, "numbers": True}
+
+
+def _decoded_client_table(
+    encoded: Mapping[str, Json], read_blob: Callable[[str], bytes]
+) -> core.ClientTable[Any]:
+    """The table of :func:`_encoded_client_table`."""
+    values = encoded["values"]
+    has_tuples = values["is"] == "columns"
+    columns = []
+    for column in values["columns"] if has_tuples else [values]:
+        columns.append(_decoded_numbers(column, read_blob))
+    clients = _decoded_numbers(encoded["keys"], read_blob)
+    return core.ClientTable.checked(clients, tuple(columns), has_tuples)
+
+
+def _decoded_numbers(encoded: Mapping[str, Json], read_blob: Callable[[str], bytes]) -> np.ndarray:
+    """Integers or floats as an array ``(n,)``."""
+    if encoded["is"] == "floats":
+        floats: np.ndarray = safetensors.numpy.load(read_blob(encoded["blob"]))[""]
+        return floats
+    return _read_integers(encoded, read_blob)
 
 
 def _encoded_column(values: list[Any], store_blob: Callable[[bytes], str]) -> Json:
@@ -305,7 +353,7 @@ def decode(encoded_value: Json, read_blob: Callable[[str], bytes]) -> Any:
         read_blob: Returns a blob's bytes by name.
 
     Returns:
-        The value. Mappings come back as dicts, in the same order.
+        The value. Mappings come back as dicts, in the same order, and tables of numbers as such tables.
 
     Raises:
         UnknownClassError: A class is not in :data:`coterie.core.STATES`.
@@ -350,6 +398,8 @@ def _decode_object(encoded_object: dict[str, Json], read_blob: Callable[[str], b
     if kind == "columns":
         decoded_columns = [decode(column, read_blob) for column in encoded_object["columns"]]
         return tuple(zip(*decoded_columns, strict=True))
+    if kind == "table" and encoded_object.get("numbers"):
+        return _decoded_client_table(encoded_object, read_blob)
     if kind == "table":
         keys = decode(encoded_object["keys"], read_blob)
         return dict(zip(keys, decode(encoded_object["values"], read_blob), strict=True))
@@ -514,10 +564,24 @@ def agrees(value: Any, annotation: Any) -> bool:
             _all_agree((entry,), type_arguments) for entry in value
         )
     if isinstance(annotated_type, type) and issubclass(annotated_type, Mapping):
-        return isinstance(value, Mapping) and all(
-            _all_agree(key_and_value, type_arguments) for key_and_value in value.items()
+        if not isinstance(value, Mapping) or not type_arguments:
+            return isinstance(value, Mapping)
+        key_annotation, value_annotation = type_arguments
+        if isinstance(value, core.ClientTable):
+            # All entries are of the kind of the first one.
+            value = dict(islice(value.items(), 1))
+        return _each_agrees(value.keys(), key_annotation) and _each_agrees(
+            value.values(), value_annotation
         )
     return isinstance(value, annotated_type) if isinstance(annotated_type, type) else True
+
+
+def _each_agrees(values: Iterable[Any], annotation: Any) -> bool:
+    """Whether each of many values agrees with an annotation."""
+    if isinstance(annotation, type) and not typing.get_args(annotation):
+        # Only the type of a value counts, so one value of each type is looked at.
+        values = {type(value): value for value in values}.values()
+    return all(agrees(value, annotation) for value in values)
 
 
 def _all_agree(values: tuple[Any, ...], annotations: tuple[Any, ...]) -> bool:
@@ -526,5 +590,5 @@ def _all_agree(values: tuple[Any, ...], annotations: tuple[Any, ...]) -> bool:
         return True
     # `tuple[X, ...]` has any number of entries of one type.
     if annotations[1:] == (...,):
-        return all(agrees(value, annotations[0]) for value in values)
+        return _each_agrees(values, annotations[0])
     return len(values) == len(annotations) and all(map(agrees, values, annotations))

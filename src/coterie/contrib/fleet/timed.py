@@ -53,6 +53,7 @@ from coterie.contrib.fleet.devices import (
     work_of,
 )
 from coterie.core import (
+    NOT_STORED,
     Assignment,
     Client,
     Cohort,
@@ -142,7 +143,7 @@ class TimedState:
     lost_seconds: float = 0.0
     idle_seconds: float = 0.0
     joules: float = 0.0
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Note, ...] = field(default=(), metadata=NOT_STORED)
 
 
 @dataclass(frozen=True, kw_only=True)

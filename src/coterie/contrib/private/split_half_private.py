@@ -49,6 +49,7 @@ from coterie.contrib.private.moments import (
     crossed_length,
 )
 from coterie.core import (
+    NOT_STORED,
     Assignment,
     Client,
     Cohort,
@@ -155,7 +156,7 @@ class SplitHalfPrivateState:
     placing: int = 0
     training: Training = field(default_factory=Training)
     parameters: int
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Note, ...] = field(default=(), metadata=NOT_STORED)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,6 +50,7 @@ from coterie.contrib.private.cells import CellQuestion, halved, question_of, siz
 from coterie.contrib.private.group_search import GroupSearch, SumsProbe, after_answer
 from coterie.contrib.private.moments import Moments, congruence_from_sums, contrast_from_sums
 from coterie.core import (
+    NOT_STORED,
     Assignment,
     Client,
     Cohort,
@@ -216,7 +217,7 @@ class SplitHalfSumsState:
     moves: int = 0
     settled: tuple[Client, ...] = ()
     training: Training = field(default_factory=Training)
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Note, ...] = field(default=(), metadata=NOT_STORED)
 
     @property
     def next_node(self) -> int:

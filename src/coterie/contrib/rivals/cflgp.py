@@ -37,6 +37,7 @@ import torch
 
 from coterie.clustering import gram, sketch
 from coterie.core import (
+    NOT_STORED,
     Assignment,
     Client,
     Cohort,
@@ -93,7 +94,7 @@ class CFLGPState:
     known: tuple[Client, ...] = ()
     profiles: torch.Tensor
     counts: torch.Tensor
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Note, ...] = field(default=(), metadata=NOT_STORED)
 
     def row_for(self, client: Client) -> int:
         """The model of a client: that of its group, or of the largest group."""

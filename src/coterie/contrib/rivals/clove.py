@@ -32,6 +32,7 @@ import torch
 from coterie.clustering import cut_dendrogram, dendrogram, distances, gram
 from coterie.contrib.rivals.cflgp import k_means
 from coterie.core import (
+    NOT_STORED,
     Assignment,
     Client,
     Cohort,
@@ -80,7 +81,7 @@ class CLoVEState:
     row: Mapping[Client, int] = field(default_factory=dict)
     steady: Mapping[Client, int] = field(default_factory=dict)
     stable: bool = False
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Note, ...] = field(default=(), metadata=NOT_STORED)
 
 
 @public

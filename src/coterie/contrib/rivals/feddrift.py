@@ -31,6 +31,7 @@ import torch
 
 from coterie.clustering import cut_dendrogram, dendrogram, groups_of
 from coterie.core import (
+    NOT_STORED,
     Assignment,
     Client,
     Cohort,
@@ -80,7 +81,7 @@ class FedDriftState:
     examples: Mapping[Client, int] = field(default_factory=dict)
     seen: tuple[float, ...] = (0.0,)
     used: tuple[int, ...] = (0,)
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Note, ...] = field(default=(), metadata=NOT_STORED)
 
     def members(self, model_row: int) -> tuple[Client, ...]:
         """The clients of a model."""
