@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, ValuesView
+from collections.abc import Collection, ItemsView, Iterator, Mapping, ValuesView
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -48,6 +49,7 @@ class ClientTable(Mapping[Client, Value]):
         if rank is None:
             rank = np.argsort(clients, kind="stable").astype(_smallest(len(clients)))
         self.rank = rank
+        self._in_order = clients[rank]
 
     @classmethod
     def of(cls, values: Mapping[Client, Value]) -> ClientTable[Value] | None:
@@ -120,7 +122,10 @@ class ClientTable(Mapping[Client, Value]):
         """Return the positions of clients in the arrays, shape ``(m,)``; -1 for those that have no entry."""
         if not len(self.clients):
             return np.full(len(clients), -1)
-        places = np.searchsorted(self.clients, clients, sorter=self.rank)
+        # In the type of the array, or all of it would be converted for each search.
+        largest = np.iinfo(self.clients.dtype).max
+        searched = np.where(clients <= largest, clients, -1).astype(self.clients.dtype)
+        places = np.searchsorted(self._in_order, searched)
         found = self.rank[np.minimum(places, len(self.clients) - 1)].astype(np.int64)
         found[self.clients[found] != clients] = -1
         return found
@@ -156,6 +161,9 @@ class ClientTable(Mapping[Client, Value]):
     def values(self) -> ValuesView[Value]:
         return _Values(self)
 
+    def items(self) -> ItemsView[Client, Value]:
+        return _Items(self)
+
     def __repr__(self) -> str:
         return f"<ClientTable of {len(self):,} clients>"
 
@@ -170,6 +178,17 @@ class _Values(ValuesView[Value], Generic[Value]):
     def __iter__(self) -> Iterator[Any]:
         columns = [column.tolist() for column in self._table.columns]
         return zip(*columns, strict=True) if self._table.has_tuples else iter(columns[0])
+
+
+class _Items(ItemsView[Client, Value], Generic[Value]):
+    """The clients of a table and their values, made from whole columns."""
+
+    def __init__(self, table: ClientTable[Value]) -> None:
+        super().__init__(table)
+        self._table = table
+
+    def __iter__(self) -> Iterator[tuple[Client, Value]]:
+        return zip(self._table, self._table.values(), strict=True)
 
 
 def _column(entries: list[Any]) -> np.ndarray | None:
@@ -206,16 +225,16 @@ def with_entries(
         values: Client -> value.
         entries: Client -> value, of clients whose values are new.
     """
-    if not entries and isinstance(values, ClientTable):
-        return values
-    if entries and len(values) >= MIN_TABLE_ENTRIES:
+    if not entries or not values:
+        return values or entries
+    if max(len(values), len(entries)) >= MIN_TABLE_ENTRIES:
         table = ClientTable.of(values)
         new_entries = ClientTable.of(entries)
         if table is not None and new_entries is not None:
             updated = table.updated(new_entries)
             if updated is not None:
                 return updated
-    return {**values, **entries}
+    return dict(chain(values.items(), entries.items()))
 
 
 def as_array(clients: Collection[Client]) -> np.ndarray:
