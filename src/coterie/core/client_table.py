@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, ItemsView, Iterator, Mapping, ValuesView
 from itertools import chain
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
@@ -126,11 +126,11 @@ class ClientTable(Mapping[Client, Value]):
         largest = np.iinfo(self.clients.dtype).max
         searched = np.where(clients <= largest, clients, -1).astype(self.clients.dtype)
         places = np.searchsorted(self._in_order, searched)
-        found = self.rank[np.minimum(places, len(self.clients) - 1)].astype(np.int64)
-        found[self.clients[found] != clients] = -1
-        return found
+        positions = self.rank[np.minimum(places, len(self.clients) - 1)].astype(np.int64)
+        positions[self.clients[positions] != clients] = -1
+        return positions
 
-    def at(self, positions: np.ndarray) -> ClientTable[Value]:
+    def entries_at(self, positions: np.ndarray) -> ClientTable[Value]:
         """Return the entries at some positions of the arrays, in their order."""
         columns = tuple(column[positions] for column in self.columns)
         return ClientTable(self.clients[positions], columns, self.has_tuples)
@@ -140,9 +140,8 @@ class ClientTable(Mapping[Client, Value]):
         if position < 0:
             raise KeyError(client)
         numbers = tuple(column[position].item() for column in self.columns)
-        value: Any = numbers if self.has_tuples else numbers[0]
-        found: Value = value
-        return found
+        client_value: Any = numbers if self.has_tuples else numbers[0]
+        return cast(Value, client_value)
 
     def __contains__(self, client: object) -> bool:
         return isinstance(client, int | np.integer) and self._position(int(client)) >= 0
@@ -159,16 +158,16 @@ class ClientTable(Mapping[Client, Value]):
         return len(self.clients)
 
     def values(self) -> ValuesView[Value]:
-        return _Values(self)
+        return _ValuesOfTable(self)
 
     def items(self) -> ItemsView[Client, Value]:
-        return _Items(self)
+        return _ItemsOfTable(self)
 
     def __repr__(self) -> str:
         return f"<ClientTable of {len(self):,} clients>"
 
 
-class _Values(ValuesView[Value], Generic[Value]):
+class _ValuesOfTable(ValuesView[Value], Generic[Value]):
     """The values of a table, made from whole columns."""
 
     def __init__(self, table: ClientTable[Value]) -> None:
@@ -180,7 +179,7 @@ class _Values(ValuesView[Value], Generic[Value]):
         return zip(*columns, strict=True) if self._table.has_tuples else iter(columns[0])
 
 
-class _Items(ItemsView[Client, Value], Generic[Value]):
+class _ItemsOfTable(ItemsView[Client, Value], Generic[Value]):
     """The clients of a table and their values, made from whole columns."""
 
     def __init__(self, table: ClientTable[Value]) -> None:
@@ -260,7 +259,7 @@ def entries_among(
         return {client: values[client] for client in clients}
     positions = values.rank
     is_member = are_among(values.clients[positions], group)
-    return values.at(positions[is_member])
+    return values.entries_at(positions[is_member])
 
 
 def are_among(clients: np.ndarray, group: Collection[Client]) -> np.ndarray:
@@ -282,11 +281,10 @@ def are_among(clients: np.ndarray, group: Collection[Client]) -> np.ndarray:
     if isinstance(group, Mapping | set | frozenset):
         return np.fromiter((client in group for client in clients.tolist()), bool, len(clients))
     if isinstance(group, range):
-        found = np.zeros(len(clients), dtype=bool)
-        if len(group):
-            found = (clients >= group[0]) & (clients <= group[-1])
-            found &= (clients - group.start) % group.step == 0
-        return found
+        if not group:
+            return np.zeros(len(clients), dtype=bool)
+        is_between = (clients >= min(group)) & (clients <= max(group))
+        return np.asarray(is_between & ((clients - group.start) % group.step == 0))
     members = group if isinstance(group, tuple) else tuple(sorted(group))
     if FEW * len(clients) < len(members):
         return np.isin(clients, among(clients.tolist(), members))

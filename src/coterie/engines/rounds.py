@@ -524,8 +524,8 @@ def served_by_personal_models(assignment: Assignment, position: Position) -> tup
     plain = assignment.plain
     if isinstance(plain, AllBut) and plain.clients is assignment.row:
         # A few of many clients are not served plainly, or all of them: they are looked up at once.
-        others = tuple(sorted(plain.exceptions))
-        return those_among(those_among(others, may_have_own), assignment.row)
+        not_plain = tuple(sorted(plain.exceptions))
+        return those_among(those_among(not_plain, may_have_own), assignment.row)
     return tuple(
         client
         for client in sorted(may_have_own)

@@ -19,7 +19,7 @@ def entries_without(
     """Return client -> value without clients that have left."""
     removed = set(leavers)
     if isinstance(values, ClientTable):
-        return values.at(np.flatnonzero([client not in removed for client in values]))
+        return values.entries_at(np.flatnonzero([client not in removed for client in values]))
     return {client: value for client, value in values.items() if client not in removed}
 
 

@@ -110,8 +110,9 @@ def spread_out(reports: Reports) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     Args:
         reports: Client -> (mean difference, variance of this mean, number of examples).
     """
-    is_table = isinstance(reports, ClientTable)
-    columns: Iterable[Any] = reports.columns if is_table else zip(*reports.values(), strict=True)
+    columns: Iterable[Any] = (
+        reports.columns if isinstance(reports, ClientTable) else zip(*reports.values(), strict=True)
+    )
     mean_differences, variances, counts = (np.array(column, dtype=np.float64) for column in columns)
     spreads = np.minimum(variances, (2 * WORST_LOSS) ** 2) * counts
     # The variance of a client with one example is not known: it counts as that of the others.

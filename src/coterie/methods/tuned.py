@@ -530,11 +530,11 @@ class Tuned:
 
     def assignment(self, state: TunedState) -> Assignment:
         # Looked up several times in a round: of many clients, it takes long to make.
-        made_by, known = state.served
-        if made_by is not self or known is None:
-            known = self._assignment(state)
-            state.__dict__["served"] = (self, known)
-        return known
+        made_by, assignment = state.served
+        if made_by is not self or assignment is None:
+            assignment = self._assignment(state)
+            state.__dict__["served"] = (self, assignment)
+        return assignment
 
     def _assignment(self, state: TunedState) -> Assignment:
         base_assignment = self.method.assignment(state.inner)
