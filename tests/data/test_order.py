@@ -648,6 +648,12 @@ def sorted_panel(**more: Any) -> pd.DataFrame:
         ("Month", np.arange(120), True),
         ("dose", np.arange(120), False),
         ("year", np.zeros(120, int), False),
+        # Other names and forms of time, which went unnoticed.
+        ("Jahr", np.arange(120), True),
+        ("created", 1_580_000_000 + 86_400 * np.arange(120), True),
+        ("created", 1_580_000_000_000 + 86_400_000 * np.arange(120), True),
+        ("created", 1_580_000_000 + np.random.default_rng(0).permutation(120), False),
+        ("id", 3_000_000_000 + np.arange(120), False),
     ],
 )
 def test_a_column_that_looks_like_time_gets_a_hint(name: str, values: Any, found: bool) -> None:
@@ -657,6 +663,83 @@ def test_a_column_that_looks_like_time_gets_a_hint(name: str, values: Any, found
     assert world.hints == ((HINT.format(name),) if found else ())
     if found:
         assert not from_frame(frame, client="site", target="y", features=["a"], order=name).hints
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["%d.%m.%Y", "%d/%m/%y %H:%M", "%m-%d-%Y", "%Y/%m/%d", "%b %Y", "%d %B %Y", "quarter"],
+)
+def test_dates_that_are_not_isos_get_a_hint_that_says_so(written: str, tmp_path: Path) -> None:
+    days = pd.date_range("2021-01-01", periods=120)
+    texts = (
+        list(days.to_period("Q").astype(str)) if written == "quarter" else days.strftime(written)
+    )
+    frame = sorted_panel(seen=texts)
+    expected = HINT.format("seen").replace(
+        "looks like time:", "has dates: written as 2024-03-31 (pandas.to_datetime),"
+    )
+    world = from_frame(frame, client="site", target="y", features=["a"])
+    assert world.hints == (expected,)
+    # In a file, the hint is the same.
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    scenario = replace(
+        SCENARIOS["table/clients"], **{"client": "site", "target": "y", "columns": ("a",)}
+    )
+    assert expected in scenario.build(0, str(tmp_path / "t.csv")).hints
+
+
+@pytest.mark.parametrize("text", ["1.5.2", "12-34", "may", "march", "A1/B2", "1/2", "10.1.0.1"])
+def test_other_texts_are_no_dates(text: str) -> None:
+    frame = sorted_panel(seen=[text] * 120)
+    assert from_frame(frame, client="site", target="y", features=["a"]).hints == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "order"), [("D", "frame.index"), ("period", "frame.index.to_timestamp()")]
+)
+def test_an_index_of_times_gets_a_hint(kind: str, order: str) -> None:
+    """It is dropped with the names of the rows, and was never mentioned."""
+    frame = sorted_panel()
+    days = pd.date_range("2021-01-01", periods=120)
+    frame.index = days.to_period("D") if kind == "period" else days
+    (hint,) = from_frame(frame, client="site", target="y", features=["a"]).hints
+    assert hint.startswith(
+        f"the index of the data frame holds times: order={order} tests on later rows; now "
+    )
+    # What it says can be done.
+    times = eval(order, {"frame": frame})
+    ordered = from_frame(frame, client="site", target="y", features=["a"], order=times)
+    assert ordered.hints == ()
+    assert ordered.about["order"]
+
+
+def test_times_in_the_tables_of_clients_get_a_hint() -> None:
+    """Clients that are data frames were divided at random without a word."""
+    generator = np.random.default_rng(0)
+
+    def clients(**columns: Any) -> dict[str, Any]:
+        made = {}
+        for site in ("a", "b"):
+            table = pd.DataFrame({"dose": generator.normal(size=40), **columns})
+            made[site] = (table, (table["dose"] > 0).to_numpy().astype(int))
+        return made
+
+    with_year = clients(year=np.arange(1980, 2020))
+    (hint,) = from_lists(with_year).hints
+    assert hint.startswith(
+        "the column 'year' of the clients' tables looks like time: order, the times of "
+    )
+    assert from_lists(with_year, order=[np.arange(40)] * 2).hints == ()
+    with_index = clients()
+    for table, _ in with_index.values():
+        table.index = pd.date_range("2021-01-01", periods=40)
+    (hint,) = from_lists(with_index).hints
+    assert hint.startswith("the index of the clients' tables looks like time")
+    # Tests of their own, or a column that falls at one client, are no reason.
+    of_own = {site: (table, labels, table, labels) for site, (table, labels) in with_year.items()}
+    assert not [hint for hint in from_lists(of_own).hints if "time" in hint]
+    with_year["b"][0]["year"] = with_year["b"][0]["year"].to_numpy()[::-1]
+    assert from_lists(with_year).hints == ()
 
 
 def test_a_feature_that_looks_like_time_gets_a_hint() -> None:

@@ -37,7 +37,18 @@ from coterie.data.spelling import check_unlike
 from coterie.data.splits import check_shares
 from coterie.data.tasks import PredictionTask, as_before, encoded, hint, objective_for, targets
 from coterie.data.time_order import about_order, spans
-from coterie.data.times import Times, check_gap, gap_of, is_date_column, is_time_column, times_of
+from coterie.data.times import (
+    TIME_HINT_END,
+    Times,
+    check_gap,
+    gap_of,
+    hint_of_dates,
+    index_as_order,
+    is_date_column,
+    is_time_column,
+    looks_like_time,
+    times_of,
+)
 from coterie.data.world import OF_A_WORLD, World, check_name
 from coterie.extensions import provided
 from coterie.settings import UserError
@@ -434,10 +445,6 @@ def check_order(
             )
 
 
-TIME_HINT_END = "rows are divided at random, so tests may know the future"
-"""The end of a hint of time."""
-
-
 def time_hints(
     frame: Any, features: Sequence[Any], unused: Sequence[Any], owners: np.ndarray
 ) -> list[str]:
@@ -453,19 +460,20 @@ def time_hints(
     for name in (*unused, *features):
         column = frame[name]
         array = column.to_numpy() if hasattr(column, "to_numpy") else np.asarray(as_array(column))
-        if len(array) == len(owners) and (
-            is_date_column(array) or is_time_column(name, array, owners)
-        ):
+        if len(array) != len(owners):
+            continue
+        if is_time_column(name, array, owners):
             return [looks_like_time(name)]
+        if sentence := hint_of_dates(name, array):
+            return [sentence]
+    # The rows of a data frame of pandas may have their times as names.
+    index_order = index_as_order(frame)
+    if index_order:
+        return [
+            f"the index of the data frame holds times: order={index_order} tests on later rows; "
+            f"now {TIME_HINT_END}"
+        ]
     return []
-
-
-def looks_like_time(name: Any) -> str:
-    """The hint about a column."""
-    return (
-        f"column {str(name)!r} looks like time: order={str(name)!r} tests on later rows; "
-        f"now {TIME_HINT_END}"
-    )
 
 
 def _check_no_mixture(column: Any, context: str) -> None:

@@ -57,6 +57,7 @@ from coterie.data.time_order import (
     order_of_each,
     spans_of,
     tested_by,
+    time_column_hints,
     window_hints,
     with_spans,
 )
@@ -802,6 +803,7 @@ def from_lists(
     client_names = [name_of(key) for key in data_of_key]
     check_unlike(data_of_key, "clients")
     contexts = {name: f"client {name}" if are_named else name for name in client_names}
+    time_hints = time_column_hints(data_of_key) if order is None else []
     for key, client_name in zip(data_of_key, client_names, strict=True):
         data_of_key[key] = arrays_of_pairs(data_of_key[key], contexts[client_name])
     data_of_key = order_of_each(data_of_key, order, gap)
@@ -848,7 +850,7 @@ def from_lists(
         named=are_named,
         objective=objective,
         about={**matching.about, **about_order("", gap, pools_of_clients)},
-        hints=[*own_data.hints, *window_hints(pools_of_clients), *target_hints],
+        hints=[*own_data.hints, *time_hints, *window_hints(pools_of_clients), *target_hints],
     )
     return own_data.world(
         model,

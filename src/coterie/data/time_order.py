@@ -28,7 +28,17 @@ import torch
 from coterie.data.batches import Items
 from coterie.data.examples import Pool
 from coterie.data.spelling import client_called
-from coterie.data.times import EPOCH, Times, check_gap, gap_of, times_of
+from coterie.data.times import (
+    EPOCH,
+    TIME_HINT_END,
+    Times,
+    check_gap,
+    gap_of,
+    hint_of_dates,
+    index_as_order,
+    is_time_column,
+    times_of,
+)
 from coterie.data.windows import overlap
 from coterie.data.world import ClientData
 from coterie.notebook.tables import count
@@ -462,6 +472,52 @@ def tested_by(
                 )
                 break
     return {**about, "order": entry}, hints
+
+
+def time_column_hints(clients: Mapping[Any, Any]) -> list[str]:
+    """Return a hint if the tables of all clients have a column or an index of times, and are divided at random.
+
+    Args:
+        clients: Name of each client -> its data, as given to :func:`coterie.from_lists`.
+    """
+    in_all_tables: dict[str, None] | None = None
+    for data in list(clients.values())[:MAX_EXAMINED_CLIENTS]:
+        table = _table_divided_at_random(data)
+        if table is None:
+            return []
+        times_of_table = _times_in(table)
+        if in_all_tables is None:
+            in_all_tables = dict.fromkeys(times_of_table)
+        in_all_tables = {name: None for name in in_all_tables if name in times_of_table}
+    for times_in_words in in_all_tables or ():
+        return [
+            f"{times_in_words} of the clients' tables looks like time: order, the times of each client's rows, tests on later "
+            f"rows; now {TIME_HINT_END}"
+        ]
+    return []
+
+
+def _table_divided_at_random(data: Any) -> Any:
+    """The data frame of a client's inputs; None if it is none, or has an order or tests of its own."""
+    table = None
+    if isinstance(data, Mapping) and not {"order", "x_test"}.intersection(data):
+        table = data.get("x")
+    elif isinstance(data, tuple | list) and len(data) == 2:
+        table = data[0]
+    return table if hasattr(table, "columns") and hasattr(table, "to_numpy") else None
+
+
+def _times_in(table: Any) -> list[str]:
+    """What of a data frame holds times, in words."""
+    times_in_words = []
+    for name in table.columns:
+        values = table[name].to_numpy()
+        one_client = np.zeros(len(values), dtype=np.int64)
+        if is_time_column(name, values, one_client) or hint_of_dates(name, values):
+            times_in_words.append(f"the column {str(name)!r}")
+    if index_as_order(table):
+        times_in_words.append("the index")
+    return times_in_words
 
 
 def window_hints(pools_of_clients: Mapping[Any, Sequence[Pool | None]]) -> list[str]:

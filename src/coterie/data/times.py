@@ -261,9 +261,46 @@ def _seconds(gap: Any) -> float | None:
 
 
 TIME_WORDS = frozenset(
-    ("date", "datetime", "timestamp", "year", "month", "week", "day", "time", "hour")
+    (
+        *(
+            "date",
+            "datetime",
+            "timestamp",
+            "year",
+            "month",
+            "quarter",
+            "week",
+            "day",
+            "time",
+            "hour",
+        ),
+        *(
+            "ts",
+            "epoch",
+            "jahr",
+            "monat",
+            "woche",
+            "datum",
+            "zeit",
+            "annee",
+            "année",
+            "mois",
+            "fecha",
+        ),
+    )
 )
 """Names of columns, or their parts, that are hints of time where the values never fall."""
+
+UNIX_SECONDS = (0.8e9, 2.2e9)
+"""Seconds since 1970 of the years 1995 to 2039: numbers between these are times where they never fall."""
+
+WRITTEN_DATE = re.compile(
+    r"\d{1,2}[./-]\d{1,2}[./-](\d{2}|\d{4})( .*)?"  # 31.12.2024, 12/31/24 23:59
+    r"|\d{4}[./]\d{1,2}[./]\d{1,2}( .*)?"  # 2024/12/31
+    r"|\d{4}[ -]?q[1-4]|q[1-4][ -]?\d{4}"  # 2024Q4
+    r"|(\d{1,2}[. -]+)?(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*[. -]+(\d{1,2}, )?(\d{2}|\d{4})"
+)
+"""A date that is written in another way than ISO's, in lower case."""
 
 MIN_DATE_SHARE = 0.95
 """Share of the values of a text column that are ISO dates where it counts as dates."""
@@ -288,6 +325,17 @@ def is_date_column(values: Sequence[Any] | np.ndarray) -> bool:
     return bool(tried_values) and date_count >= MIN_DATE_SHARE * len(tried_values)
 
 
+def is_written_date_column(values: np.ndarray) -> bool:
+    """Whether most values of a column are text of a date that is written in another way than ISO's, such as 31.12.2024."""
+    if values.dtype.kind not in "OUT" or values.ndim != 1 or not len(values):
+        return False
+    tried_count = min(MAX_TRIED_VALUES, len(values))
+    tried = values[np.linspace(0, len(values) - 1, tried_count).astype(int)]
+    texts = [str(value).strip().lower() for value in tried if not is_missing(value)]
+    date_count = sum(WRITTEN_DATE.fullmatch(text) is not None for text in texts)
+    return bool(texts) and date_count >= MIN_DATE_SHARE * len(texts)
+
+
 def _is_date(value: Any) -> bool:
     # Digits are a number in a file that is not read for its type, and a year only by chance.
     if isinstance(value, str) and value.strip().isdigit():
@@ -299,18 +347,67 @@ def _is_date(value: Any) -> bool:
 
 
 def is_time_column(name: Any, values: np.ndarray, owners: np.ndarray) -> bool:
-    """Whether a column of numbers has a name of time and never falls in the rows of a client.
+    """Whether a column of numbers has a name of time, or numbers of seconds since 1970, and never falls in a client's rows.
 
     Args:
         name: The column's name.
         values: Its values ``(N,)``.
         owners: The client's number of each row ``(N,)``.
     """
+    if values.dtype.kind not in "iuf" or not len(values):
+        return False
     words = re.split(r"[\W_]+", str(name).lower())
-    if not TIME_WORDS.intersection(words) or values.dtype.kind not in "iuf":
+    if not TIME_WORDS.intersection(words) and not _are_unix_times(values):
         return False
     # Steps from one row to the next row of the same client.
     by_owner = np.argsort(owners, kind="stable")
     is_same_owner = np.diff(owners[by_owner]) == 0
     steps = np.diff(values[by_owner].astype(np.float64))[is_same_owner]
     return len(steps) > 0 and bool((steps >= 0).all()) and bool((steps > 0).any())
+
+
+def _are_unix_times(values: np.ndarray) -> bool:
+    """Whether numbers are seconds since 1970, or milliseconds, microseconds or nanoseconds."""
+    first_second, last_second = UNIX_SECONDS
+    for units_of_second in (1.0, 1e3, 1e6, 1e9):
+        seconds = values / units_of_second
+        if seconds.min() >= first_second and seconds.max() <= last_second:
+            return True
+    return False
+
+
+TIME_HINT_END = "rows are divided at random, so tests may know the future"
+"""The end of a hint of time."""
+
+
+def looks_like_time(name: Any) -> str:
+    """The hint about a column of times."""
+    return (
+        f"column {str(name)!r} looks like time: order={str(name)!r} tests on later rows; "
+        f"now {TIME_HINT_END}"
+    )
+
+
+def hint_of_dates(name: Any, values: Sequence[Any] | np.ndarray) -> str:
+    """The hint about a column of dates; empty if it has none.
+
+    Args:
+        name: The column's name.
+        values: Its values ``(N,)``, as an array or a column of pandas or polars.
+    """
+    if is_date_column(values):
+        return looks_like_time(name)
+    array = values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values)
+    if is_written_date_column(array):
+        return (
+            f"column {str(name)!r} has dates: written as 2024-03-31 (pandas.to_datetime), order={str(name)!r} tests on later "
+            f"rows; now {TIME_HINT_END}"
+        )
+    return ""
+
+
+def index_as_order(frame: Any) -> str:
+    """Return how the times in the index of a data frame of pandas are an order; empty if it has none."""
+    index_type = type(getattr(frame, "index", None)).__name__
+    orders = {"DatetimeIndex": "frame.index", "PeriodIndex": "frame.index.to_timestamp()"}
+    return orders.get(index_type, "")

@@ -272,6 +272,7 @@ class ClientPool:
         self._masks: dict[tuple[str, ...], Tensor] = {}
         self._overlaps: dict[tuple[int, str], bool] = {}
         self._workers: Workers | None = None
+        self._notes: list[Note] = []
 
     def __enter__(self) -> ClientPool:
         return self
@@ -290,9 +291,15 @@ class ClientPool:
         """Return the mask ``(d,)`` of the layers that stay at a client in a task; None for none."""
         return self.mask(task.local_layers) if task.local_layers else None
 
+    def add_note(self, note: Note) -> None:
+        """Add a note of an exchange to those that :meth:`notes` returns."""
+        self._notes.append(note)
+
     def notes(self) -> tuple[Note, ...]:
-        """Return what happened to other machines since the last call."""
-        return () if self.remote is None else self.remote.notes()
+        """Return the notes of exchanges, and what happened to other machines, since the last call."""
+        notes_of_exchanges = tuple(self._notes)
+        self._notes.clear()
+        return (*notes_of_exchanges, *(() if self.remote is None else self.remote.notes()))
 
     def updates_stay(self, plan: Plan) -> bool:
         """Whether the updates of a plan stay at other machines, which send their means and sketches.

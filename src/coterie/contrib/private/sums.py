@@ -18,7 +18,7 @@ from torch import Tensor
 from coterie.boundary import Boundary, Wire
 from coterie.contrib.private.answers import limited_answers
 from coterie.contrib.private.cells import CellQuestion, question_of
-from coterie.core import Client, Means, Plan, QuestionSums, Replies, Task
+from coterie.core import Client, Means, Note, Plan, QuestionSums, Replies, Task
 from coterie.engines.exchange import Collected
 from coterie.models.layout import Layout
 from coterie.randomness import Purpose, numpy_generator
@@ -169,13 +169,14 @@ def carry_out(
     averaging = None if wire.boundary.masks else pool.robust
     running_means = Means(len(plan.models), pool.layout.size, averaging)
     answer_sums = AnswerSums(collected, half_sketches)
+    num_cut = 0
     for results in collected.waves():
         with collected.clock("server"):
             # The sketches are those of both halves, so they are taken before these are averaged.
             answer_sums.take(results)
             collected.average_halves(results)
             if wire.boundary.masks:
-                limit_updates(results.values(), wire, plan)
+                num_cut += limit_updates(results.values(), wire, plan)
             collected.keep_own_values(results)
             collected.add_to_means(results, running_means)
     with collected.clock("server"):
@@ -188,6 +189,9 @@ def carry_out(
             run_seed, exchange, _ = collected.key
             noise_generator = numpy_generator(run_seed, Purpose.NOISE, exchange, collected.number)
             replies = noised(collected, replies, noise_generator)
+        elif num_cut:
+            # With noise, the server must not learn how many updates were cut.
+            pool.add_note(note_of_cut(num_cut, replies.clients, wire.boundary.bound))
     return replies, answer_sums.half_sketches
 
 
@@ -269,15 +273,40 @@ class AnswerSums:
                 self._sums[offered_row] = self._sums.get(offered_row, 0.0) + client_answer
 
 
-def limit_updates(results: Iterable[ClientResult], wire: Wire, plan: Plan) -> None:
-    """Shorten updates to the maximum norm, and cut them to what masked numbers can express."""
+def limit_updates(results: Iterable[ClientResult], wire: Wire, plan: Plan) -> int:
+    """Shorten updates to the maximum norm, and cut them to what masked numbers can express.
+
+    Args:
+        results: The clients' results, whose updates change.
+        wire: The wire between clients and server.
+        plan: The plan.
+
+    Returns:
+        How many updates were cut.
+    """
+    bound = wire.boundary.bound
     max_norm = wire.limit(plan.private.clip)
+    num_cut = 0
     for result in results:
         if result.update is None:
             continue
         if max_norm is not None:
             result.update.copy_(wire.clipped(result.update, max_norm))
-        result.update.clamp_(-wire.boundary.bound, wire.boundary.bound)
+        num_cut += bool((result.update.abs() > bound).any())
+        result.update.clamp_(-bound, bound)
+    return num_cut
+
+
+def note_of_cut(num_cut: int, clients: tuple[Client, ...], bound: float) -> Note:
+    """Return the warning that updates were cut to the bound.
+
+    Args:
+        num_cut: How many.
+        clients: The clients whose updates are in the sum.
+        bound: The bound, ``Boundary.bound``.
+    """
+    text = f"{num_cut} of {len(clients)} updates had changes beyond boundary.bound {bound:g}"
+    return Note(kind="node", effect="warns", clients=clients, text=text)
 
 
 def summed(plan: Plan, replies: Replies, answers: AnswerSums) -> Replies:

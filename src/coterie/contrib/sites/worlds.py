@@ -32,8 +32,9 @@ from coterie.contrib.sites.table_schema import BALANCED, NO_WEIGHTS, TableSchema
 from coterie.core import Client
 from coterie.data.columns import check_columns, listed
 from coterie.data.datasets.table import TableSettings, is_table_file
-from coterie.data.frames import FrameColumns, clients_of, looks_like_time
+from coterie.data.frames import FrameColumns, clients_of
 from coterie.data.own import OwnData
+from coterie.data.times import looks_like_time
 from coterie.data.world import ClientData, Split
 from coterie.settings import SettingError, UserError
 

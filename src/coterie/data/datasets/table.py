@@ -24,15 +24,13 @@ from coterie.data.columns import MAKE_NUMBERS, Missing, Problems, check_columns,
 from coterie.data.datasets.source import DatasetSettings, OwnSource, register
 from coterie.data.frames import (
     NUMBER_PATTERN,
-    TIME_HINT_END,
     FrameColumns,
     check_order,
     clients_of,
-    looks_like_time,
 )
 from coterie.data.own import OwnData
 from coterie.data.tasks import TASKS
-from coterie.data.times import check_gap, is_date_column
+from coterie.data.times import TIME_HINT_END, check_gap, hint_of_dates
 from coterie.extensions import provided
 from coterie.files import check_unpacked, reason
 from coterie.settings import SettingError, UserError, setting
@@ -240,8 +238,8 @@ def read_texts(path: Path) -> Mapping[str, Any]:
 def _date_hints(first_values: Columns) -> list[str]:
     """A hint about the first of some columns that has dates; none if no column has."""
     for column_name, column_start in first_values.items():
-        if is_date_column(column_start):
-            return [looks_like_time(column_name)]
+        if sentence := hint_of_dates(column_name, column_start):
+            return [sentence]
     return []
 
 

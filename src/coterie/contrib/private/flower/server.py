@@ -30,7 +30,7 @@ from coterie.contrib.private.flower import steps
 from coterie.contrib.private.flower.steps import MASKED, MASKS, step_message
 from coterie.contrib.private.flower.sum_layout import Decoded, SumLayout
 from coterie.contrib.private.masks import MaskedSum, ProtocolError
-from coterie.contrib.private.sums import NoiseShare, min_answers
+from coterie.contrib.private.sums import NoiseShare, min_answers, note_of_cut
 from coterie.core import (
     Client,
     Means,
@@ -350,11 +350,7 @@ class MaskedGridExchange:
         self._store(masked_sum, decoded)
         if decoded.num_cut:
             clients = tuple(sorted(masked_sum.server.arrived))
-            note_text = (
-                f"{decoded.num_cut} of {len(clients)} updates had changes beyond "
-                f"boundary.bound {masked_sum.layout.bound:g}"
-            )
-            self.notes.append(Note(kind="node", effect="warns", clients=clients, text=note_text))
+            self.notes.append(note_of_cut(decoded.num_cut, clients, masked_sum.layout.bound))
 
     def _store(self, masked_sum: SumOfClients, decoded: Decoded) -> None:
         """Store the means of a sum and its answers with those of its part."""
