@@ -20,7 +20,7 @@ from typing import Any
 
 import coterie
 from coterie.contrib.fleet import MEASURED_PHONES, Timed
-from coterie.report.figures.several import VIRTUAL_SECONDS
+from coterie.report.virtual_time import IDLE_SECONDS, JOULES, LOST_SECONDS, SECONDS
 from coterie.settings import UserError
 
 OUT = Path(__file__).resolve().parent / "results" / "fleet.jsonl"
@@ -74,13 +74,13 @@ def measured(
         workers=1,
         eval_every=every,
     ):
-        numbers = [note.numbers for note in done.notes if VIRTUAL_SECONDS in note.numbers]
-        lost += sum(number["lost device seconds"] for number in numbers)
-        idle += sum(number["idle device seconds"] for number in numbers)
-        joules += sum(number["joules"] for number in numbers)
+        numbers = [note.numbers for note in done.notes if SECONDS in note.numbers]
+        lost += sum(number[LOST_SECONDS] for number in numbers)
+        idle += sum(number[IDLE_SECONDS] for number in numbers)
+        joules += sum(number[JOULES] for number in numbers)
         if done.scores:
             accuracies = [score["accuracy"] for score in done.scores.values()]
-            curve.append([round(numbers[-1][VIRTUAL_SECONDS], 3), round(fmean(accuracies), 4)])
+            curve.append([round(numbers[-1][SECONDS], 3), round(fmean(accuracies), 4)])
     return {
         "scenario": scenario,
         "method": method,
@@ -90,7 +90,7 @@ def measured(
         "groups": len(done.groups),
         "curve": curve,
         "worst": round(min(accuracies), 4),
-        "seconds": round(numbers[-1][VIRTUAL_SECONDS], 3),
+        "seconds": round(numbers[-1][SECONDS], 3),
         "lost": round(lost, 2),
         "idle": round(idle, 2),
         "joules": round(joules, 2),

@@ -9,6 +9,7 @@ from rich.console import Console
 from coterie.report import listing, terminal
 from coterie.report.compared import COMPARED_NUMBERS
 from coterie.report.group_tree import history
+from coterie.report.setting_differences import differences
 
 
 def shown(renderable: Any, width: int = 200) -> str:
@@ -141,7 +142,7 @@ def test_members(clients: list[int], text: str) -> None:
 
 
 SUMMARY: dict[str, Any] = {
-    "method": "cfl", "seed": 0, "rounds": 9, "groups": [[0], [1]], "ari": None,
+    "method": "cfl", "scenario": "digits/iid", "settings": {}, "seed": 0, "rounds": 9, "groups": [[0], [1]], "ari": None,
     "metric": "accuracy", "better": "greater", "score": {"mean": 0.91, "std": 0.1, "worst": 0.75, "per_client": {}},
     "accuracy": {"mean": 0.91}, "loss": 0.3, "perplexity": 12.5,
     "bytes_up": 2_000_000, "bytes_down": 3_000, "exchanges": 9, "seconds": 1.25,
@@ -201,7 +202,7 @@ def test_a_comparison_says_what_sets_entries_apart() -> None:
         {**entry, "settings": {"eps1": 0.1, "eps2": 1}},
         {**entry, "settings": {"eps1": 0.2, "eps2": 1}},
     )
-    assert terminal.differences([one, two]) == ["eps1 0.1", "eps1 0.2"]
+    assert differences([one, two]) == ["eps1 0.1", "eps1 0.2"]
     text = shown(terminal.comparison([one, two]))
     assert "cfl 1: eps1 0.1\ncfl 2: eps1 0.2" in text
     assert "0.500 ± 0.100" in text

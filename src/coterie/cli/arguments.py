@@ -177,9 +177,10 @@ EXPLAIN = """\
 Explain from the records why the groups are as they are, or why one client is in its group: which numbers were compared,
 how close the decision was, and what would have changed it."""
 PLOT = """\
-Draw one figure of a run as PDF, PNG or SVG. Kinds: groups, score, accuracy, loss, similarity, criteria, traffic, clients
-(a dot per client) and partition (who has which classes). Of several runs, score, accuracy, loss and traffic draw a curve
-for each method: the mean over its seeds, in a band that is the 95 % interval; clients draws a strip for each method.
+Draw one figure of a run as PDF, PNG or SVG. Kinds: groups, score, accuracy, loss, similarity, criteria, traffic, time (the
+score by virtual time, of timed), clients (a dot per client) and partition (who has which classes). Of several runs, score,
+accuracy, loss, traffic and time draw a curve for each method: the mean over its seeds, in a band that is the 95 % interval;
+clients draws a strip for each method.
 
   coterie plot runs/first groups -o groups.pdf
   coterie plot runs/cfl runs/fedavg score -o score.pdf

@@ -353,6 +353,7 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
     from coterie.report.compared import side_by_side
     from coterie.report.limits import refused_sentence
     from coterie.report.ranking import contests
+    from coterie.report.setting_differences import labels_of_runs
     from coterie.report.summary import summary
     from coterie.report.trials import read
     from coterie.report.verdict import paragraphs, verdict
@@ -361,8 +362,8 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
     summaries = [summary(run.folder) for run in runs]
     console = terminal.console(sys.stdout)
     if len(runs) <= MAX_TREES:
-        for run in runs:
-            console.print(Text.assemble((run.method.name, "bold"), f" seed {run.seed}"))
+        for run, label in zip(runs, labels_of_runs(summaries), strict=True):
+            console.print(Text.assemble((label, "bold"), f" seed {run.seed}"))
             console.print(terminal.tree(run.record.shown()[1]))
             console.print()
     # With several seeds, the means over them.

@@ -322,6 +322,7 @@ def _over_seeds(runs: Sequence[Summary]) -> dict[str, Any]:
         "best_rounds": sorted({run["best_round"]["round"] for run in runs if run["best_round"]}),
         "seeds": [run["seed"] for run in runs],
         "run_dirs": [run["run_dir"] for run in runs],
+        "virtual": [run["virtual"] for run in runs],
         "exact": num_exact,
         "few_tests": max(few_tests_of_runs),
         "clients": sum(map(len, first_run["groups"])),

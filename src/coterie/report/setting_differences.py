@@ -75,6 +75,46 @@ def named(compared: Sequence[Mapping[str, Any]]) -> list[str]:
     return labels
 
 
+def labels_of_runs(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the method of each run; methods that are there with several settings are numbered.
+
+    Args:
+        runs: The runs, of which several may differ in their seed alone.
+
+    Example:
+        >>> runs = [{"method": "ifca", "settings": {"models": n}, "scenario": "digits/iid"} for n in (2, 3, 3)]
+        >>> labels_of_runs(runs)
+        ['ifca 1', 'ifca 2', 'ifca 2']
+    """
+    # Method -> its settings, in the order in which they come.
+    settings_of_method: dict[str, list[str]] = {}
+    all_settings = differences(runs, ("settings",))
+    for run, settings in zip(runs, all_settings, strict=True):
+        known_settings = settings_of_method.setdefault(run["method"], [])
+        if settings not in known_settings:
+            known_settings.append(settings)
+    labels = []
+    for run, settings in zip(runs, all_settings, strict=True):
+        known_settings = settings_of_method[run["method"]]
+        number = f" {1 + known_settings.index(settings)}" if len(known_settings) > 1 else ""
+        labels.append(f"{run['method']}{number}")
+    return labels
+
+
+def lines_of_settings(labels: Sequence[str], compared: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each label whose method is there with several settings: the settings in which they differ.
+
+    Args:
+        labels: The label of each entry.
+        compared: The entries.
+    """
+    lines: dict[str, None] = {}
+    for label, settings in zip(labels, differences(compared, ("settings",)), strict=True):
+        if settings:
+            lines[f"{label}: {settings}"] = None
+    return list(lines)
+
+
 def unequal(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> list[str]:
     """Return the settings in :data:`AROUND` in which rows differ, whatever their methods.
 

@@ -24,6 +24,7 @@ from coterie.records.record import RUN_FILE, Record
 from coterie.records.shown import ClientId, Line, shown_as, spread, truth_at
 from coterie.records.text_files import finite
 from coterie.report.limits import Limit, limited
+from coterie.report.virtual_time import VirtualTime
 from coterie.report.words import data_title
 from coterie.robust import Robust
 from coterie.settings import UserError, brief, in_shell, known_list, nearest, plain
@@ -86,6 +87,9 @@ def summary(
         - loss and each other metric, whose names are in others: the mean over clients
         - bytes_up, bytes_down, exchanges, evaluations, seconds: the sums over all rounds. An
           evaluation is that of a model on a client's data, requested by the method.
+        - virtual: of a run on a simulated fleet, what :class:`~coterie.report.virtual_time.VirtualTime`
+          says: seconds, the idle and lost shares of device seconds, joules, and the curve of scores;
+          None of any other run
         - limited: what limits on single clients changed, see ``limited``; empty if nothing
         - privacy (see ``privacy``)
         - run_dir
@@ -165,11 +169,14 @@ def summarised(
         "isolated": isolated(last_line["groups"], adversaries),
         **scores(lines, metric, _weights(run, world, metric) if by == "examples" else None),
     }
+    num_clients = world.get("all_clients", len(world["clients"]))
+    virtual = VirtualTime.of_lines(lines, num_clients, metric)
     # Sums over all rounds.
     for count_name in ("bytes_up", "bytes_down", "exchanges", "evaluations"):
         numbers[count_name] = sum(line[count_name] for line in lines)
     numbers |= {
         "seconds": sum(sum(line["seconds"].values()) for line in lines),
+        "virtual": None if virtual is None else virtual.plain(),
         "limited": [limit.plain() for limit in limits],
         "privacy": spent_privacy(description, lines),
         "run_dir": str(run),

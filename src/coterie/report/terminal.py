@@ -19,8 +19,15 @@ from coterie.records.shown import Line, mean_of, personal_clients, shown_as
 from coterie.report.client_results import client_rows
 from coterie.report.console import console as console
 from coterie.report.group_tree import Group, history
-from coterie.report.setting_differences import differences, unequal, world_titles
+from coterie.report.setting_differences import (
+    labels_of_runs,
+    lines_of_settings,
+    unequal,
+    world_titles,
+)
 from coterie.report.summary import Summary, last_tested
+from coterie.report.virtual_time import Cells
+from coterie.report.virtual_time import table_rows as virtual_rows
 from coterie.report.words import decimals, members, numbered, plus_minus
 
 MAX_WORST_CLIENTS = 4
@@ -80,15 +87,11 @@ def event(note: Mapping[str, Any], round: int) -> Text | None:
     )
 
 
-Cells = list[tuple[str, str]]
-"""A row of a table from left to right: the heading of each column, and its cell."""
-
-
 FEW_TESTS_IN_WORDS = f"some clients have fewer than {MIN_ROWS_OF_WORST} test rows, so the worst client is mostly chance"
 
 
-def table(summaries: Sequence[Summary]) -> Table:
-    """Return a table with one row per run.
+def table(summaries: Sequence[Summary]) -> Together:
+    """Return a table with one row per run; below it, the settings in which runs of one method differ.
 
     The columns are the mean and worst score over clients, the groups, the number of clients with
     personal models (own) where there are some, the agreement with the true groups, traffic and
@@ -102,10 +105,11 @@ def table(summaries: Sequence[Summary]) -> Table:
     has_adversaries = any(run.get("isolated") is not None for run in summaries)
     has_personal = any(run.get("personal") for run in summaries)
     other_metrics = _other_metrics(summaries)
+    labels = labels_of_runs(summaries)
     rows = []
-    for run in summaries:
+    for run, label in zip(summaries, labels, strict=True):
         score = run["score"] or {}
-        cells = [("method", run["method"])]
+        cells = [("method", label)]
         if has_seeds:
             cells.append(("seed", str(run["seed"])))
         cells += [
@@ -126,7 +130,17 @@ def table(summaries: Sequence[Summary]) -> Table:
             ("seconds", decimals(run["seconds"], 1)),
         ]
         rows.append(cells)
-    return _table_of(rows)
+    settings = [Text(line, style="dim") for line in lines_of_settings(labels, summaries)]
+    times = _virtual_times(labels, summaries, [[run.get("virtual")] for run in summaries])
+    return Together(_table_of(rows), *settings, *times)
+
+
+def _virtual_times(
+    labels: Sequence[str], entries: Sequence[Mapping[str, Any]], virtual: Sequence[Sequence[Any]]
+) -> list[Text | Table]:
+    """An empty line and a table of what runs on a simulated fleet take; nothing without such runs."""
+    rows = virtual_rows(labels, entries, virtual)
+    return [Text(""), _table_of(rows)] if rows else []
 
 
 def _table_of(rows: Sequence[Cells]) -> Table:
@@ -168,7 +182,7 @@ def comparison(compared: Sequence[Mapping[str, Any]]) -> Together:
     Args:
         compared: The entries of :func:`coterie.compare`.
     """
-    paragraphs: list[Text | FittingTable] = []
+    paragraphs: list[Text | Table | FittingTable] = []
     for world_title, entries in _of_worlds(compared):
         labels = numbered([entry["method"] for entry in entries])
         # An empty line between two scenarios.
@@ -177,11 +191,8 @@ def comparison(compared: Sequence[Mapping[str, Any]]) -> Together:
         paragraphs += [Text(world_title, style="bold"), _comparison(entries, labels)]
         if worst_clients := _worst_clients(entries, labels):
             paragraphs.append(Text(worst_clients, style="dim"))
-        # The settings by which entries of one method differ.
-        method_settings = differences(entries, ("settings",))
-        for label, settings in zip(labels, method_settings, strict=True):
-            if settings:
-                paragraphs.append(Text(f"{label}: {settings}", style="dim"))
+        paragraphs += [Text(line, style="dim") for line in lines_of_settings(labels, entries)]
+        paragraphs += _virtual_times(labels, entries, [entry.get("virtual", ()) for entry in entries])
         if any(map(few_tests_mark, entries)):
             paragraphs.append(Text(f"*: {FEW_TESTS_IN_WORDS}", style="yellow"))
         # Settings that make the comparison unfair.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 
@@ -10,8 +11,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from coterie.report.figures.looks import numbered
-from coterie.report.figures.several import curve_labels
-from coterie.report.figures.style import COLUMN, panels
+from coterie.report.figures.several import MAX_LABEL_OF_TWO_COLUMNS, curve_labels
+from coterie.report.figures.style import COLUMN, LINE_HEIGHT, panels
 from coterie.report.summary import Summary
 from coterie.settings import UserError
 
@@ -46,7 +47,11 @@ def figure(entries: Sequence[Sequence[Summary]]) -> Figure:
     max_score = float(all_scores.max())
     step = (max_score - min_score) / PLACES or 1.0
     # 2. A strip for each method, the first at the top.
-    height = STRIP_HEIGHT * len(entries) + 0.5
+    # Long labels, which list settings, would leave no room for the axes in one line.
+    labels = [textwrap.fill(label, MAX_LABEL_OF_TWO_COLUMNS) for label in curve_labels(entries)]
+    num_lines = max(1 + label.count("\n") for label in labels)
+    strip_height = max(STRIP_HEIGHT, LINE_HEIGHT * (num_lines + 1))
+    height = strip_height * len(entries) + 0.5 + LINE_HEIGHT
     drawing, ((axes,),) = panels(1, width=COLUMN, height=height)
     for row, client_scores in enumerate(scores_of_entry):
         colour = numbered(row)["color"]
@@ -60,10 +65,10 @@ def figure(entries: Sequence[Sequence[Summary]]) -> Figure:
         )
         axes.vlines(client_scores.mean(), row - 0.4, row + 0.4, color="black", linewidth=1.2)
     # 3. The axes.
-    axes.set_yticks(range(len(entries)), curve_labels(entries))
+    axes.set_yticks(range(len(entries)), labels)
     axes.set(
         ylim=(len(entries) - 0.5, -0.5),
-        xlabel=f"{metrics[0]} (a dot per client, a bar at the mean)",
+        xlabel=f"{metrics[0]}\n(a dot per client, a bar at the mean)",
     )
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)

@@ -111,10 +111,14 @@ def curve(axes: Axes, rounds: Sequence[float], values: Any, **look: Any) -> None
     axes.plot(rounds, values, markevery=math.ceil(len(rounds) / 8), **look)
 
 
-def legend_below(drawing: Figure) -> None:
-    """Put a legend with two columns below the axes of a figure."""
+def legend_below(drawing: Figure, num_columns: int = 2) -> None:
+    """Put a legend below the axes of a figure."""
     drawing.legend(
-        loc="outside lower center", ncols=2, handlelength=2.6, columnspacing=1.2, labelspacing=0.3
+        loc="outside lower center",
+        ncols=num_columns,
+        handlelength=2.6,
+        columnspacing=1.2,
+        labelspacing=0.3,
     )
 
 

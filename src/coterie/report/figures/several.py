@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,10 +19,14 @@ from coterie.report.gathered import Gathered
 from coterie.report.over_seeds import MIN_SEEDS_OF_INTERVAL, within_limits
 from coterie.report.setting_differences import named
 from coterie.report.summary import Summary, interval, summarised
+from coterie.report.virtual_time import virtual_times
 from coterie.settings import UserError
 
-VIRTUAL_SECONDS = "virtual seconds"
-"""The number of a note that has the virtual time at the end of a round."""
+MAX_LABEL_OF_TWO_COLUMNS = 22
+"""Letters of a label that fit into a legend of two columns."""
+
+MAX_LABEL_LINE = 44
+"""Letters of a line in a legend of one column."""
 
 
 def figure(runs: Sequence[Gathered], kind: str, metric: str = "") -> Figure:
@@ -51,9 +56,16 @@ def figure(runs: Sequence[Gathered], kind: str, metric: str = "") -> Figure:
     entries = same_but_seed(summarised(run.folder, run.description, run.lines, []) for run in runs)
     # 2. The mean over seeds in the rounds that all of them have, and its interval.
     longest = 0.0
-    height = 2.1 + LINE_HEIGHT * math.ceil((len(entries) + 1) / 2)
-    drawing, ((axes,),) = panels(1, width=COLUMN, height=height)
-    for line_number, (label, entry) in enumerate(zip(curve_labels(entries), entries, strict=True)):
+    labels = curve_labels(entries)
+    num_columns = 2
+    num_lines = math.ceil((len(entries) + 1) / 2)
+    # Long labels, which list settings, are below each other.
+    if max(map(len, labels)) > MAX_LABEL_OF_TWO_COLUMNS:
+        labels = [textwrap.fill(label, MAX_LABEL_LINE) for label in labels]
+        num_columns = 1
+        num_lines = 1 + sum(1 + label.count("\n") for label in labels)
+    drawing, ((axes,),) = panels(1, width=COLUMN, height=2.1 + LINE_HEIGHT * num_lines)
+    for line_number, (label, entry) in enumerate(zip(labels, entries, strict=True)):
         curves = []
         times = []
         for summary in entry:
@@ -88,7 +100,7 @@ def figure(runs: Sequence[Gathered], kind: str, metric: str = "") -> Figure:
     # No axis shows values that the metric cannot have.
     axes.set_ylim(*(within_limits(end, metric) for end in axes.get_ylim()))
     axes.set_ylabel("MB sent so far" if kind == "traffic" else metric)
-    legend_below(drawing)
+    legend_below(drawing, num_columns)
     return drawing
 
 
@@ -118,11 +130,7 @@ def _virtual_times(run: Gathered) -> dict[float, float]:
     Raises:
         UserError: The run's method records no virtual time.
     """
-    time_of_round = {}
-    for line in run.lines:
-        for note in line["notes"]:
-            if VIRTUAL_SECONDS in note["numbers"]:
-                time_of_round[line["round"]] = note["numbers"][VIRTUAL_SECONDS]
+    time_of_round = virtual_times(run.lines)
     if not time_of_round:
         raise UserError(
             f"{run.folder} has no virtual time, which only the method timed records: draw score instead"
