@@ -417,6 +417,30 @@ def test_a_partition_has_a_bar_for_each_client_in_parts_of_its_classes() -> None
         partition.figure(numbers)
 
 
+def few_examples(client: int, generator: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """Two training examples and a test example of a client made on demand."""
+    inputs = generator.normal(size=(3, 2)).astype("f")
+    return inputs[:2], np.array([0, client % 3]), inputs[2:], np.array([2])
+
+
+def test_a_partition_of_a_million_clients_draws_and_makes_few_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from coterie.report.figures import partition
+
+    world = coterie.from_function(few_examples, 1_000_000, model="linear", classes=3)
+    axes = partition.figure(world).axes[0]
+    assert len(axes.patches) == 3 * 100
+    assert axes.get_xlabel() == "100 of 1,000,000 clients"
+    # Of data that are in memory there are bars for all, up to a number.
+    monkeypatch.setattr(partition, "MAX_CLIENTS_DRAWN", 3)
+    examples = [([[0.0]] * 4, [client % 2] * 4) for client in range(7)]
+    seven = coterie.from_lists(examples, model="linear", classes=2)
+    assert sorted(partition.drawn_clients(seven).clients) == [0, 3, 6]
+    three = coterie.from_lists(examples[:3], model="linear", classes=2)
+    assert sorted(partition.drawn_clients(three).clients) == [0, 1, 2]
+
+
 def test_a_partition_of_a_scenario_a_file_or_a_run_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,10 +6,12 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from coterie import begin
+from coterie import Boundary, Training, begin, from_function
 from coterie.contrib.dpsgd.accounting import noise_for_rows, spent_by_rows
+from coterie.engines.rounds import wire_of
 from coterie.records.record import Record
 from coterie.report.summary import summary
 from coterie.runs.experiment import make
@@ -148,3 +150,23 @@ def test_steps_on_shuffled_batches_count_each_pass_that_they_begin(tmp_path: Pat
     for client, rows in zip(world["clients"], world["examples"], strict=True):
         passes = math.ceil(7 / math.ceil(rows / 8))
         assert amounts_of(folder)[str(client)] == 2 * passes
+
+
+def test_rows_of_clients_made_on_demand_are_counted_when_they_train() -> None:
+    made: list[int] = []
+
+    def example_data(client: int, generator: np.random.Generator) -> tuple[np.ndarray, ...]:
+        made.append(client)
+        inputs = generator.normal(size=(client % 5 + 3, 2)).astype("f")
+        return inputs[1:], np.arange(len(inputs) - 1) % 2, inputs[:1], np.array([0])
+
+    world = from_function(
+        example_data,
+        1000,
+        model="linear",
+        classes=2,
+        training=Training(optimizer="dp-sgd", lr=0.1),
+    )
+    wire = wire_of(world, 0, Boundary())
+    assert len(made) <= 100, "checks look at some clients"
+    assert [len(wire.training_data[client]) for client in (3, 4, 505)] == [5, 6, 2]  # type: ignore[attr-defined]

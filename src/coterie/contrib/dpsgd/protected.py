@@ -17,6 +17,7 @@ from coterie.boundary import Wire
 from coterie.contrib.dpsgd.options import OPTIMIZER_NAME, options_of
 from coterie.core import Client, Plan, Task, Training
 from coterie.core.needs import IN_WORDS, Feature, all_methods, features_of_plan, needs_of
+from coterie.data.on_demand import OnDemand
 from coterie.data.world import Split, World
 from coterie.settings import SettingError, UserError
 from coterie.training.learner import batch_starts
@@ -46,7 +47,12 @@ def protected_wire(plain_wire: Wire, world: World) -> Wire:
             f"{OPTIMIZER_NAME} needs data that stay the same, got {len(world.steps)} time steps: "
             "its ε counts the passes over one set of rows"
         )
-    training_data = {client: data.train for client, data in world.clients.items()}
+    training_data: Mapping[Client, Split]
+    if isinstance(world.clients, OnDemand):
+        # The rows of a client are counted when it trains.
+        training_data = world.clients.changed(lambda _, data: data.train)
+    else:
+        training_data = {client: data.train for client, data in world.clients.items()}
     return _checked_wire(plain_wire, world.training, training_data)
 
 

@@ -29,6 +29,9 @@ CLASS_COLOURS = (*COLOURS, SLATE, ENDED)
 MAX_CLIENTS_NAMED = 24
 """The greatest number of clients with their names at the axis."""
 
+MAX_CLIENTS_DRAWN = 1000
+"""The greatest number of clients with a bar: more would be narrower than a line."""
+
 LEGEND_COLUMNS = 5
 """Classes in a line of the legend."""
 
@@ -36,12 +39,16 @@ LEGEND_COLUMNS = 5
 def figure(world: World) -> Figure:
     """Draw how many training examples of each class each client has.
 
+    Of very many clients, or of those whose data are made on demand, it draws some, evenly spaced.
+
     Args:
         world: The clients and their data.
 
     Raises:
         UserError: If the clients do not predict one class.
     """
+    num_clients = len(world.clients)
+    world = drawn_clients(world)
     counts = counts_of_clients(world)
     num_classes = counts.shape[1]
     known_names = world.about.get("classes") or ()
@@ -68,9 +75,22 @@ def figure(world: World) -> Figure:
     if len(names) <= MAX_CLIENTS_NAMED:
         is_long = max(map(len, names)) > 2
         axes.set_xticks(range(len(names)), names, rotation=90 if is_long else 0)
-    axes.set(xlabel="client", xlim=(-0.5, len(names) - 0.5))
+    axis_label = "client"
+    if len(names) < num_clients:
+        axis_label = f"{len(names):,} of {num_clients:,} clients"
+    axes.set(xlabel=axis_label, xlim=(-0.5, len(names) - 0.5))
     axes.tick_params(axis="x", length=0)
     return drawing
+
+
+def drawn_clients(world: World) -> World:
+    """Return the world of the clients that are drawn: all, or of many some, evenly spaced."""
+    world = world.examined
+    clients = sorted(world.clients)
+    if len(clients) <= MAX_CLIENTS_DRAWN:
+        return world
+    spacing = math.ceil(len(clients) / MAX_CLIENTS_DRAWN)
+    return world.only(clients[::spacing])
 
 
 def _bars(axes: Axes, counts: np.ndarray, class_names: list[str]) -> None:
