@@ -321,3 +321,9 @@ def test_a_misspelt_setting_of_an_own_method_is_one_sentence() -> None:
     with pytest.raises(CallError, match=r"OwnMethod has no setting 'group'; did you mean groups\?"):
         OwnMethod(group=3)  # type: ignore[call-arg]
     assert OwnMethod(groups=2).groups == 2
+
+
+def test_a_comparison_of_no_runs_is_refused() -> None:
+    """It was an empty table."""
+    with pytest.raises(UserError, match="a comparison needs at least one run, got none"):
+        coterie.compare([])

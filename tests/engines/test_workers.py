@@ -239,3 +239,21 @@ def test_a_matrix_larger_than_memory_lies_in_a_file(
     run.run([0, 1, 2, 3])
     run.close()
     assert matrix.sum() == 5 * (1 + 2 + 3)
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_script_that_stops_early_ends_without_a_word(workers: int) -> None:
+    """Where Python ended before the generator of rounds, it printed a traceback about ``NoneType``."""
+    script = f"""
+import coterie
+from dataclasses import replace
+
+if __name__ == "__main__":
+    small = replace(coterie.SCENARIOS["synthetic/iid"], clients=2, samples=20)
+    rounds = coterie.run("fedavg", small, rounds=3, workers={workers})
+    print(next(rounds).number)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("1\n", "")

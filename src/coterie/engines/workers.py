@@ -234,6 +234,10 @@ class Workers:
 
     def close(self) -> None:
         """End the processes; a busy one is killed."""
+        # While Python ends, modules are empty, and so a script that stopped early ends without a
+        # traceback. Its daemonic processes end with it.
+        if sys is None or sys.is_finalizing():
+            return
         # A process that was forked later has a copy of this object.
         if os.getpid() != self.owner:
             return

@@ -19,6 +19,7 @@ from coterie.report.paper_table import check_columns, paper_table
 from coterie.report.setting_differences import SAME_BUT_SEED, differences, named, world_titles
 from coterie.report.summary import Summary, expand, summary
 from coterie.report.words import numbered
+from coterie.settings import UserError
 from coterie.settings.calls import public
 
 if TYPE_CHECKING:
@@ -279,8 +280,11 @@ def compare(
     Raises:
         UserError: If a folder has no runs, or a run does not have the metric, or validation scores.
     """
+    folders = expand(runs)
+    if not folders:
+        raise UserError("a comparison needs at least one run, got none")
     entries = side_by_side(
-        summary(run, metric=metric, by=by, best_round=best_round) for run in expand(runs)
+        summary(run, metric=metric, by=by, best_round=best_round) for run in folders
     )
     if by != "clients":
         for entry in entries:
