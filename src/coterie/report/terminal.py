@@ -192,7 +192,9 @@ def comparison(compared: Sequence[Mapping[str, Any]]) -> Together:
         if worst_clients := _worst_clients(entries, labels):
             paragraphs.append(Text(worst_clients, style="dim"))
         paragraphs += [Text(line, style="dim") for line in lines_of_settings(labels, entries)]
-        paragraphs += _virtual_times(labels, entries, [entry.get("virtual", ()) for entry in entries])
+        paragraphs += _virtual_times(
+            labels, entries, [entry.get("virtual", ()) for entry in entries]
+        )
         if any(map(few_tests_mark, entries)):
             paragraphs.append(Text(f"*: {FEW_TESTS_IN_WORDS}", style="yellow"))
         # Settings that make the comparison unfair.
