@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import coterie
-from coterie.core import AllBut, ClientTable, Note, Position, SharedValues, client_table, state
+from coterie.core import AllBut, Note, Position, SharedValues, client_table, state
 from coterie.core.client_table import (
     MIN_TABLE_ENTRIES,
+    ClientTable,
     are_among,
     as_array,
     entries_among,

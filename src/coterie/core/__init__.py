@@ -15,7 +15,6 @@ and may stop it and continue a week later.
 from __future__ import annotations
 
 from coterie.core.averaging import CHUNK, MEANS, Averaging, Means, average
-from coterie.core.client_table import ClientTable
 from coterie.core.clients import (
     LONGEST_NAME,
     NOT_STORED,
@@ -98,7 +97,6 @@ __all__ = [
     "Averaging",
     "Candidate",
     "Client",
-    "ClientTable",
     "Cohort",
     "Composite",
     "Criterion",

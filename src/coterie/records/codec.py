@@ -28,6 +28,7 @@ import safetensors.numpy
 import torch
 
 from coterie import core
+from coterie.core.client_table import ClientTable
 from coterie.settings import UserError
 
 Json = Any
@@ -160,7 +161,7 @@ def encode(value: Any, store_blob: Callable[[bytes], str]) -> Json:
             integers = _integers(value)
             if integers is not None:
                 return {"is": "integers", **_encoded_integers(integers, store_blob)}
-        elif isinstance(value, core.ClientTable):
+        elif isinstance(value, ClientTable):
             return _encoded_client_table(value, store_blob)
         elif isinstance(value, Mapping):
             encoded_table = _encoded_table(value, store_blob)
@@ -275,7 +276,7 @@ def _encoded_table(
 
 
 def _encoded_client_table(
-    table: core.ClientTable[Any], store_blob: Callable[[bytes], str]
+    table: ClientTable[Any], store_blob: Callable[[bytes], str]
 ) -> dict[str, Json]:
     """A table of numbers, in the form of a mapping from integers, with a mark that it is such a table."""
     columns: list[Json] = []
@@ -293,7 +294,7 @@ def _encoded_client_table(
 
 def _decoded_client_table(
     encoded: Mapping[str, Json], read_blob: Callable[[str], bytes]
-) -> core.ClientTable[Any]:
+) -> ClientTable[Any]:
     """The table of :func:`_encoded_client_table`."""
     values = encoded["values"]
     has_tuples = values["is"] == "columns"
@@ -301,7 +302,7 @@ def _decoded_client_table(
     for column in values["columns"] if has_tuples else [values]:
         columns.append(_decoded_numbers(column, read_blob))
     clients = _decoded_numbers(encoded["keys"], read_blob)
-    return core.ClientTable.checked(clients, tuple(columns), has_tuples)
+    return ClientTable.checked(clients, tuple(columns), has_tuples)
 
 
 def _decoded_numbers(encoded: Mapping[str, Json], read_blob: Callable[[str], bytes]) -> np.ndarray:
@@ -567,7 +568,7 @@ def agrees(value: Any, annotation: Any) -> bool:
         if not isinstance(value, Mapping) or not type_arguments:
             return isinstance(value, Mapping)
         key_annotation, value_annotation = type_arguments
-        if isinstance(value, core.ClientTable):
+        if isinstance(value, ClientTable):
             # All entries are of the kind of the first one.
             value = dict(islice(value.items(), 1))
         return _each_agrees(value.keys(), key_annotation) and _each_agrees(
