@@ -26,7 +26,7 @@ LOST_SECONDS = "lost device seconds"
 JOULES = "joules"
 """The number of a note that has the energy of a round."""
 
-AVERAGED = ("seconds", "idle", "lost", "joules")
+MEANS_OVER_RUNS = ("seconds", "idle", "lost", "joules")
 """The values of which a table has means over runs."""
 
 Cells = list[tuple[str, str]]
@@ -121,7 +121,7 @@ def table_rows(
     rows = []
     target = _common_score(timed)
     for label, entry, runs in timed:
-        means = {name: fmean(run[name] for run in runs) for name in AVERAGED}
+        means = {name: fmean(run[name] for run in runs) for name in MEANS_OVER_RUNS}
         cells = [("virtual time", label), ("seconds", decimals(means["seconds"], 2))]
         if target is not None:
             first_times = [_first_time(run["curve"], target, entry["better"]) for run in runs]
