@@ -87,9 +87,8 @@ def summary(
         - loss and each other metric, whose names are in others: the mean over clients
         - bytes_up, bytes_down, exchanges, evaluations, seconds: the sums over all rounds. An
           evaluation is that of a model on a client's data, requested by the method.
-        - virtual: of a run on a simulated fleet, what :class:`~coterie.report.virtual_time.VirtualTime`
-          says: seconds, the idle and lost shares of device seconds, joules, and the curve of scores;
-          None of any other run
+        - virtual: of a run on a simulated fleet, its virtual seconds, the idle and lost shares of
+          device seconds, joules, and the curve of (seconds, score); None of any other run
         - limited: what limits on single clients changed, see ``limited``; empty if nothing
         - privacy (see ``privacy``)
         - run_dir
