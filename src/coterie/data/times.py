@@ -260,35 +260,10 @@ def _seconds(gap: Any) -> float | None:
 # Columns that look like times.
 
 
-TIME_WORDS = frozenset(
-    (
-        *(
-            "date",
-            "datetime",
-            "timestamp",
-            "year",
-            "month",
-            "quarter",
-            "week",
-            "day",
-            "time",
-            "hour",
-        ),
-        *(
-            "ts",
-            "epoch",
-            "jahr",
-            "monat",
-            "woche",
-            "datum",
-            "zeit",
-            "annee",
-            "année",
-            "mois",
-            "fecha",
-        ),
-    )
-)
+DATE_WORDS = ("date", "datetime", "timestamp", "ts", "epoch", "time", "datum", "zeit", "fecha")
+PERIOD_WORDS = ("year", "quarter", "month", "week", "day", "hour", "jahr", "monat", "woche")
+FRENCH_PERIOD_WORDS = ("annee", "année", "mois")
+TIME_WORDS = frozenset((*DATE_WORDS, *PERIOD_WORDS, *FRENCH_PERIOD_WORDS))
 """Names of columns, or their parts, that are hints of time where the values never fall."""
 
 UNIX_SECONDS = (0.8e9, 2.2e9)

@@ -378,9 +378,12 @@ class Timed:
                 f"{min(seconds_of_late.values()):.3g} seconds for its task, so that no reply would ever arrive"
             )
         if seconds_of_late:
+            least = f"{min(seconds_of_late.values()):.3g}"
+            most = f"{max(seconds_of_late.values()):.3g}"
+            seconds_in_words = least if least == most else f"{least} to {most}"
             text = (
-                f"{len(seconds_of_late)} of {num_examined} are late for timed.deadline {self.deadline:g}, each time: tasks "
-                f"as the first take them {min(seconds_of_late.values()):.3g} to {max(seconds_of_late.values()):.3g} seconds"
+                f"{len(seconds_of_late)} of {num_examined} cannot meet timed.deadline {self.deadline:g}: a task like the "
+                f"first takes them {seconds_in_words} seconds, so none of their updates counts"
             )
             late_clients = tuple(seconds_of_late)
             notes.append(Note(kind="devices", effect="warns", clients=late_clients, text=text))
