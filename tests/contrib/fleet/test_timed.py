@@ -432,7 +432,7 @@ def test_clients_that_never_reply_in_time_are_named_once(tmp_path: Path) -> None
     }
     assert set(warning.clients) == set(world().clients) - replied
     assert 0 < len(replied) < 4
-    assert "late for timed.deadline" in warning.text
+    assert "cannot meet timed.deadline" in warning.text
     # Who reads the verdict sees it, too.
     runs = coterie.begin(world(), tmp_path / "run", [method], rounds=3, workers=1).finish()
     assert f"With timed, {warning.text}." in coterie.compare(runs).verdict()
