@@ -63,6 +63,8 @@ def test_a_console_knows_no_markup_and_cuts_what_it_has_escaped() -> None:
         [
             {
                 "method": "[red]a[/]:smile: \x1b[2J",
+                "scenario": "digits/iid",
+                "settings": {},
                 "seed": 0,
                 "rounds": 1,
                 "metric": "accuracy",

@@ -345,7 +345,7 @@ def _are_unix_times(values: np.ndarray) -> bool:
     """Whether numbers are seconds since 1970, or milliseconds, microseconds or nanoseconds."""
     first_second, last_second = UNIX_SECONDS
     for units_of_second in (1.0, 1e3, 1e6, 1e9):
-        seconds = values / units_of_second
+        seconds = values.astype(np.float64) / units_of_second
         if seconds.min() >= first_second and seconds.max() <= last_second:
             return True
     return False

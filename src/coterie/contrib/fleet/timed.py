@@ -378,9 +378,9 @@ class Timed:
                 f"{min(seconds_of_late.values()):.3g} seconds for its task, so that no reply would ever arrive"
             )
         if seconds_of_late:
-            least = f"{min(seconds_of_late.values()):.3g}"
-            most = f"{max(seconds_of_late.values()):.3g}"
-            seconds_in_words = least if least == most else f"{least} to {most}"
+            seconds_in_words = f"{min(seconds_of_late.values()):.3g}"
+            if len(seconds_of_late) > 1:
+                seconds_in_words += f" to {max(seconds_of_late.values()):.3g}"
             text = (
                 f"{len(seconds_of_late)} of {num_examined} cannot meet timed.deadline {self.deadline:g}: a task like the "
                 f"first takes them {seconds_in_words} seconds, so none of their updates counts"
