@@ -179,7 +179,9 @@ class TunedState:
     rounds: int = 0
     neighbours_worse: int = 0
     notes: tuple[Note, ...] = field(default=(), metadata=NOT_STORED)
-    served: tuple[Any, Assignment | None] = field(default=(None, None), init=False, repr=False)
+    served: tuple[Any, Assignment | None] = field(
+        default=(None, None), init=False, repr=False, metadata=NOT_STORED
+    )
 
 
 @dataclass(frozen=True)
