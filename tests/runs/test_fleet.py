@@ -15,13 +15,14 @@ import coterie
 from coterie.cli import main
 from coterie.core import Position
 from coterie.data.scenario import SCENARIOS
-from coterie.methods import Auto, SplitHalf, split_half
+from coterie.methods import Auto, SplitHalf, _split_half_walks, split_half
 from coterie.methods.fedavg import FedAvg
 from coterie.records import codec
 from coterie.records.codec import DamagedError, decode, encode
 from coterie.records.record import Record
 from coterie.report.page import document
 from coterie.report.summary import agreement
+from coterie.runs import placing_waiting
 from coterie.runs.folders import MOST_LISTED
 from coterie.runs.placing_waiting import PlacedClients
 from coterie.settings import SettingError, UserError
@@ -191,6 +192,16 @@ def test_waiting_clients_are_placed_by_batches(
     assert (together.placed, together.without) == (len(state.walkers), ())
     assert sorted(client for group in together.groups for client in group) == list(range(CLIENTS))
     assert agreement(together.groups, world.true_groups(1)) > 0.8  # type: ignore[operator]
+    # The waiting clients share the level of new groups.
+    levels = set()
+
+    def walk(*arguments: Any) -> Any:
+        levels.add(arguments[-1])
+        return _split_half_walks.walk(*arguments)
+
+    monkeypatch.setattr(placing_waiting, "walk", walk)
+    assert run.place_waiting(batch=50, workers=1) == together
+    assert levels == {method.level / len(state.walkers)}
     # Clients that had a group keep it.
     for leaf in state.leaves:
         assert any(set(leaf.clients) <= set(group) for group in together.groups)

@@ -3,7 +3,9 @@
 Split-half asks a thousand clients in a round that look for their group. So of a million clients most
 still wait when a run ends. Here they all walk down the parameter tree, a batch after the other, as
 they would in rounds: each trains on the two halves of its data from the model of its node, and goes
-to the nearest branch. The models stay as they are.
+to the nearest branch. The models stay as they are. A client that differs from all branches is a
+group of its own; the clients that wait share the level of this test, as a million tests at the level
+of one would make many groups by chance.
 """
 
 from __future__ import annotations
@@ -147,6 +149,8 @@ class _Walkers:
         self.tree = state.tree
         self.probed = state.probed
         self.waiting = dict(state.walkers)
+        # With this level for each client, the probability of any new group by mistake is the method's.
+        self.client_level = method.level / max(1, len(self.waiting))
         self.leaf_of_client: dict[Client, int] = {}
         self.unheard: list[Client] = []
 
@@ -180,7 +184,7 @@ class _Walkers:
             weighting=self.method.weighting,
         )
         replies, _ = exchange(pool, plan, self.position, self.seed, Clock())
-        walked = walk(self.tree, nodes, self.probed, replies, self.method.level)
+        walked = walk(self.tree, nodes, self.probed, replies, self.client_level)
         # A walker that differs from all branches is a leaf that the next ones are compared to.
         self.tree = walked.tree
         self.probed = walked.probed
