@@ -11,6 +11,7 @@ import coterie
 from coterie.cli import main
 from coterie.report.compared import same_but_seed
 from coterie.report.gathered import gather
+from coterie.report.page import document
 from coterie.report.summary import summary
 from coterie.report.virtual_time import VirtualTime, table_rows, virtual_times
 
@@ -109,6 +110,14 @@ def test_a_run_and_a_comparison_show_it(tmp_path: Path, capsys: pytest.CaptureFi
     found = summary(tmp_path / "runs" / "timed-1-seed0")["virtual"]
     assert virtual["timed-1-seed0"] == [found]
     assert [len(point) for point in found["curve"]] == [2, 2]
+    # The page has it of each run, and names methods with several settings as the verdict does.
+    told = document([tmp_path / "runs"])
+    assert {entry["label"] for entry in told["compared"]} == {"timed 1", "timed 2", "fedavg"}
+    for entry in told["compared"]:
+        is_timed = entry["method"] == "timed"
+        assert (entry["virtual"] != [None]) == is_timed
+    page_of_run = {run["name"]: run for run in told["runs"]}
+    assert page_of_run["timed-1-seed0"]["virtual"] == found
 
 
 def test_figures_have_room_for_long_settings(tmp_path: Path) -> None:

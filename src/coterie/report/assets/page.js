@@ -66,11 +66,13 @@ const spread = (value, digits) => {
   const whole = known(value.high) && known(value.low) && Math.abs(value.high + value.low - 2 * value.mean) < 1e-6 * Math.max(1, Math.abs(value.mean));
   return whole ? ` ± ${(value.high - value.mean).toFixed(digits)}` : known(value.sd) ? ` (sd ${value.sd.toFixed(digits)})` : "";
 };
+/** The virtual time of runs on a simulated fleet, the mean over seeds; NaN for other runs. */
+const virtualSeconds = (entry) => (entry.virtual.includes(null) ? NaN : mean(entry.virtual.map((run) => run.seconds)));
 function comparison(doc) {
   const names = [...new Set(doc.runs.map((run) => run.metric))];
   const metric = names.length === 1 ? names[0] : "score";
   const columns = [
-    { name: "method", left: true, value: (r) => r.method, show: (r) => r.method },
+    { name: "method", left: true, value: (r) => r.label, show: (r) => r.label },
     doc.verdicts.length > 1 && { name: "scenario", left: true, value: (r) => r.scenario, show: (r) => r.scenario },
     { name: "seeds", less: true, value: (r) => r.seeds.length, show: (r) => String(r.seeds.length) },
     { name: "rounds", less: true, value: (r) => r.rounds[0], show: (r) => r.rounds.join(", ") },
@@ -79,6 +81,7 @@ function comparison(doc) {
     { name: "up", less: true, value: (r) => r.bytes_up.mean, show: (r) => size(Math.round(r.bytes_up.mean)) },
     { name: "down", less: true, value: (r) => r.bytes_down.mean, show: (r) => size(Math.round(r.bytes_down.mean)) },
     { name: "time", less: true, value: (r) => r.seconds.mean, show: (r) => time(r.seconds.mean) },
+    doc.runs.some((run) => run.virtual) && { name: "virtual time", less: true, value: virtualSeconds, show: (r) => time(virtualSeconds(r)) },
   ].filter(Boolean);
   const last = Math.max(2, ...doc.runs.map((run) => run.rounds.groups.length));
   const smaller = doc.runs.every((run) => run.better === "smaller");

@@ -19,8 +19,20 @@ function tiles(run) {
     one(String(run.clients.length), "clients", "All clients that ever took part"),
     one(size(run.bytes_up), "sent up", "By all clients, in all rounds"), one(size(run.bytes_down), "sent down", "To all clients, in all rounds"),
     one(time(run.seconds), "computing time", "Training, server and tests, in all rounds"),
+    ...virtualTiles(run, one),
     run.privacy && one(number(run.privacy.epsilon), run.privacy.label || `ε at δ = ${run.privacy.delta}`, run.privacy.words),
     known(run.isolated) && one(`${Math.round(run.isolated * bad)} of ${bad}`, "adversaries isolated", "In no group with an honest client"));
+}
+
+/** What a run on a simulated fleet takes; nothing for other runs. */
+function virtualTiles(run, one) {
+  if (!run.virtual) return [];
+  return [
+    one(time(run.virtual.seconds), "virtual time", "Until the last round of the simulated devices ends"),
+    one(`${Math.round(100 * run.virtual.idle)}%`, "of device time idle", "Devices waited for others"),
+    one(`${Math.round(100 * run.virtual.lost)}%`, "of device time lost", "Devices worked for updates that do not count"),
+    one(`${Math.round(run.virtual.joules)} J`, "energy of devices", "An estimate: seconds of devices times their power"),
+  ];
 }
 
 /** Marks of the rounds in which groups changed. */

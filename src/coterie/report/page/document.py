@@ -123,12 +123,15 @@ def document_of(page_runs: Sequence[PageRun]) -> dict[str, Any]:
     # The runs in the order of the page: contests order their methods by the recommendation.
     rank_of_run: dict[str, int] = {}
     gains_of_run: dict[str, Any] = {}
+    # Methods that are there with several settings are numbered.
+    method_of_run: dict[str, str] = {}
     for contest in comparisons:
         gains_of_run.update(gains(contest))
         for method in contest.methods:
             for seed in sorted(method.trials):
                 run_dir = method.trials[seed].summary["run_dir"]
                 rank_of_run.setdefault(run_dir, len(rank_of_run))
+                method_of_run[run_dir] = method.label
     run_names = labels([run.folder for run in page_runs])
     # Runs that no contest could compare come last.
     ranked = sorted(
@@ -141,6 +144,8 @@ def document_of(page_runs: Sequence[PageRun]) -> dict[str, Any]:
     compared = []
     if len(ranked) > 1:
         compared = side_by_side([run.trial.summary for _, run in ranked])
+        for entry in compared:
+            entry["label"] = method_of_run.get(entry["run_dirs"][0], entry["method"])
     return {
         "coterie": version("coterie"),
         "verdicts": list(map(verdict, comparisons)),
