@@ -113,6 +113,7 @@ def test_a_run_and_a_comparison_show_it(tmp_path: Path, capsys: pytest.CaptureFi
     # The page has it of each run, and names methods with several settings as the verdict does.
     told = document([tmp_path / "runs"])
     assert {entry["label"] for entry in told["compared"]} == {"timed 1", "timed 2", "fedavg"}
+    assert [line.partition(":")[0] for line in told["settings"]] == ["timed 1", "timed 2"]
     for entry in told["compared"]:
         is_timed = entry["method"] == "timed"
         assert (entry["virtual"] != [None]) == is_timed

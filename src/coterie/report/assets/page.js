@@ -99,6 +99,7 @@ function comparison(doc) {
   return h("section", { class: "run", id: "compared" }, h("h1", {}, `${plural(doc.runs.length, "run")} compared`),
     h("p", { class: "about" }, "The recommended method first. Means over the seeds of each method; ± half the 95 % interval (Student's t) where there are several."),
     h("div", { class: "scroll" }, sortable(columns, doc.compared, order, { caption: "Comparison" })),
+    doc.settings.map((line) => h("p", { class: "quiet" }, line)),
     doc.runs.length > 24 && h("p", { class: "quiet" }, "The charts show the first 24 runs."),
     h("div", { class: "columns" },
       chart({ title: `Mean ${metric}`, y: metric, rounds: [1, last], series: over(mean) }),

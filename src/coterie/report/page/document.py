@@ -38,7 +38,7 @@ from coterie.report.gathered import Gathered, PlacedNotes, TreeNode, gathered
 from coterie.report.listing import first_line
 from coterie.report.page.charts import charts, real, squares, whole
 from coterie.report.ranking import contests, gains
-from coterie.report.setting_differences import AROUND
+from coterie.report.setting_differences import AROUND, lines_of_settings
 from coterie.report.summary import ABOUT, expand, silent
 from coterie.report.trials import Trial, trial
 from coterie.report.verdict import verdict
@@ -142,15 +142,18 @@ def document_of(page_runs: Sequence[PageRun]) -> dict[str, Any]:
     for run_name, run in ranked:
         run_entries.append({"name": run_name, **run.entry, "gains": gains_of_run.get(run.run_dir)})
     compared = []
+    settings: list[str] = []
     if len(ranked) > 1:
         compared = side_by_side([run.trial.summary for _, run in ranked])
         for entry in compared:
             entry["label"] = method_of_run.get(entry["run_dirs"][0], entry["method"])
+        settings = lines_of_settings([entry["label"] for entry in compared], compared)
     return {
         "coterie": version("coterie"),
         "verdicts": list(map(verdict, comparisons)),
         "runs": run_entries,
         "compared": compared,
+        "settings": settings,
     }
 
 
