@@ -626,7 +626,7 @@ def test_constants_are_those_of_earlier_rows() -> None:
 
 
 HINT = (
-    "column '{0}' looks like time: order='{0}' tests on later rows; now rows are divided at random, so tests may know "
+    "column '{0}' looks like time: order='{0}' tests on later rows; now rows are divided at random, so models may learn from "
     "the future"
 )
 
@@ -654,6 +654,16 @@ def sorted_panel(**more: Any) -> pd.DataFrame:
         ("created", 1_580_000_000_000 + 86_400_000 * np.arange(120), True),
         ("created", 1_580_000_000 + np.random.default_rng(0).permutation(120), False),
         ("id", 3_000_000_000 + np.arange(120), False),
+        # Numbers of patients and telephones are as large, and other columns have words of time, too.
+        ("patient", 1_000_000_001 + np.arange(120), False),
+        (
+            "npi",
+            np.sort(np.random.default_rng(0).integers(1_000_000_000, 2_000_000_000, 120)),
+            False,
+        ),
+        ("hours_per_week", np.arange(120), False),
+        ("year_of_birth", np.arange(120), False),
+        ("survival_time", np.arange(120), False),
     ],
 )
 def test_a_column_that_looks_like_time_gets_a_hint(name: str, values: Any, found: bool) -> None:
@@ -676,7 +686,8 @@ def test_dates_that_are_not_isos_get_a_hint_that_says_so(written: str, tmp_path:
     )
     frame = sorted_panel(seen=texts)
     expected = HINT.format("seen").replace(
-        "looks like time:", "has dates: written as 2024-03-31 (pandas.to_datetime),"
+        "looks like time:",
+        "has dates in another form than 2024-03-31: converted by pandas.to_datetime,",
     )
     world = from_frame(frame, client="site", target="y", features=["a"])
     assert world.hints == (expected,)
@@ -688,7 +699,13 @@ def test_dates_that_are_not_isos_get_a_hint_that_says_so(written: str, tmp_path:
     assert expected in scenario.build(0, str(tmp_path / "t.csv")).hints
 
 
-@pytest.mark.parametrize("text", ["1.5.2", "12-34", "may", "march", "A1/B2", "1/2", "10.1.0.1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("1.5.2", "12-34", "may", "march", "A1/B2", "1/2", "10.1.0.1"),
+        *("Market 12", "Mark 42", "Augusta 55", "dec-1042", "20-45-17", "1.4.12", "21-15-18"),
+    ],
+)
 def test_other_texts_are_no_dates(text: str) -> None:
     frame = sorted_panel(seen=[text] * 120)
     assert from_frame(frame, client="site", target="y", features=["a"]).hints == ()
@@ -727,7 +744,7 @@ def test_times_in_the_tables_of_clients_get_a_hint() -> None:
     with_year = clients(year=np.arange(1980, 2020))
     (hint,) = from_lists(with_year).hints
     assert hint.startswith(
-        "the column 'year' of the clients' tables looks like time: order, the times of "
+        "the column 'year' of the clients' tables looks like time: with order, for each "
     )
     assert from_lists(with_year, order=[np.arange(40)] * 2).hints == ()
     with_index = clients()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,10 @@ def timed_run(curve: list[tuple[float, float]], seconds: float = 8.0) -> dict[st
 def test_numbers_are_the_sums_of_the_notes(monkeypatch: pytest.MonkeyPatch) -> None:
     module = "coterie.report.virtual_time.spread"
     monkeypatch.setattr(
-        module, lambda line, metric: {"mean": sum(line["clients"].values()) / len(line["clients"])}
+        module,
+        lambda line, metric, weights: {
+            "mean": sum(line["clients"].values()) / len(line["clients"])
+        },
     )
     lines = [
         line(
@@ -57,6 +61,11 @@ def test_numbers_are_the_sums_of_the_notes(monkeypatch: pytest.MonkeyPatch) -> N
     assert (found.idle, found.lost) == (pytest.approx(0.15), pytest.approx(0.15))
     assert found.curve == ((2.0, pytest.approx(0.3)), (5.0, pytest.approx(0.6)))
     assert VirtualTime.of_lines([line(1, {"0": 0.2})], 2, "") is None
+    # A round in which the metric has no value is left out of the curve.
+    lines[2]["clients"]["0"] = math.nan
+    found = VirtualTime.of_lines(lines, 2, "")
+    assert found is not None
+    assert [seconds for seconds, _ in found.curve] == [2.0]
 
 
 @pytest.mark.parametrize(
@@ -75,13 +84,16 @@ def test_the_target_is_what_all_runs_reach(
     # The run without virtual time has no row.
     assert [dict(row)["virtual time"] for row in rows] == ["timed 1", "timed 2"]
     heading = f"score {target:.3f} after"
-    assert [dict(row)[heading] for row in rows] == [f"{seconds:.2f}" for seconds in times]
+    assert [dict(row)[heading] for row in rows] == [f"{seconds:.3g}" for seconds in times]
     assert rows[0][-3:] == [("idle", "25%"), ("lost", "50%"), ("energy", "1,234 J")]
 
 
 def test_a_single_entry_and_unlike_metrics_have_no_target() -> None:
     run = [timed_run([(1.0, 0.5)])]
     entry = {"metric": "score", "better": "greater"}
+    short_run = {**timed_run([]), "seconds": 0.00123, "joules": 0.0456}
+    (row,) = table_rows(["timed"], [entry], [[short_run]])
+    assert (dict(row)["seconds"], dict(row)["energy"]) == ("0.00123", "0.0456 J")
     (row,) = table_rows(["timed"], [entry], [run])
     assert [heading for heading, _ in row] == ["virtual time", "seconds", "idle", "lost", "energy"]
     rows = table_rows(["a", "b"], [entry, {**entry, "metric": "loss"}], [run, run])

@@ -15,9 +15,8 @@ Value = TypeVar("Value")
 MIN_TABLE_ENTRIES = 1000
 """From so many clients on, :func:`with_entries` makes a table."""
 
-FEW = 20
-"""A binary search for each of some clients is faster than an array of all, if there are so many
-times as many."""
+MEMBERS_PER_SEARCH = 20
+"""With more than so many members per client, each client is looked up by itself, by a binary search."""
 
 
 class ClientTable(Mapping[Client, Value]):
@@ -47,7 +46,7 @@ class ClientTable(Mapping[Client, Value]):
         self.columns = columns
         self.has_tuples = has_tuples
         if rank is None:
-            rank = np.argsort(clients, kind="stable").astype(_smallest(len(clients)))
+            rank = np.argsort(clients, kind="stable").astype(_integer_type_for(len(clients)))
         self.rank = rank
         self._in_order = clients[rank]
 
@@ -144,10 +143,12 @@ class ClientTable(Mapping[Client, Value]):
         return cast(Value, client_value)
 
     def __contains__(self, client: object) -> bool:
-        return isinstance(client, int | np.integer) and self._position(int(client)) >= 0
+        return self._position(client) >= 0
 
-    def _position(self, client: Client) -> int:
-        if not len(self.clients) or client > np.iinfo(np.int64).max:
+    def _position(self, client: object) -> int:
+        if not isinstance(client, int | np.integer) or not len(self.clients):
+            return -1
+        if abs(int(client)) > np.iinfo(np.int64).max:
             return -1
         return int(self.positions(np.array([client]))[0])
 
@@ -162,6 +163,12 @@ class ClientTable(Mapping[Client, Value]):
 
     def items(self) -> ItemsView[Client, Value]:
         return _ItemsOfTable(self)
+
+    def __or__(self, entries: Mapping[Client, Value]) -> dict[Client, Value]:
+        return {**self, **entries}
+
+    def __ror__(self, values: Mapping[Client, Value]) -> dict[Client, Value]:
+        return {**values, **self}
 
     def __repr__(self) -> str:
         return f"<ClientTable of {len(self):,} clients>"
@@ -207,10 +214,10 @@ def _column(entries: list[Any]) -> np.ndarray | None:
 def _compact(integers: np.ndarray) -> np.ndarray:
     """Integers in the smaller of two types."""
     largest = max(abs(int(integers.min())), abs(int(integers.max()))) if len(integers) else 0
-    return integers.astype(_smallest(largest))
+    return integers.astype(_integer_type_for(largest))
 
 
-def _smallest(largest: int) -> type[np.signedinteger[Any]]:
+def _integer_type_for(largest: int) -> type[np.signedinteger[Any]]:
     """The type of integers up to ``largest``: of 4 bytes where they fit."""
     return np.int32 if largest <= np.iinfo(np.int32).max else np.int64
 
@@ -224,8 +231,10 @@ def with_entries(
         values: Client -> value.
         entries: Client -> value, of clients whose values are new.
     """
-    if not entries or not values:
-        return values or entries
+    if not entries:
+        return values
+    if not values:
+        return entries if isinstance(entries, ClientTable) else dict(entries)
     if max(len(values), len(entries)) >= MIN_TABLE_ENTRIES:
         table = ClientTable.of(values)
         new_entries = ClientTable.of(entries)
@@ -286,7 +295,7 @@ def are_among(clients: np.ndarray, group: Collection[Client]) -> np.ndarray:
         is_between = (clients >= min(group)) & (clients <= max(group))
         return np.asarray(is_between & ((clients - group.start) % group.step == 0))
     members = group if isinstance(group, tuple) else tuple(sorted(group))
-    if FEW * len(clients) < len(members):
+    if MEMBERS_PER_SEARCH * len(clients) < len(members):
         return np.isin(clients, among(clients.tolist(), members))
     if not members:
         return np.zeros(len(clients), dtype=bool)

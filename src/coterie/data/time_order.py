@@ -491,8 +491,8 @@ def time_column_hints(clients: Mapping[Any, Any]) -> list[str]:
         in_all_tables = {name: None for name in in_all_tables if name in times_of_table}
     for times_in_words in in_all_tables or ():
         return [
-            f"{times_in_words} of the clients' tables looks like time: order, the times of each client's rows, tests on later "
-            f"rows; now {TIME_HINT_END}"
+            f"{times_in_words} of the clients' tables looks like time: with order, for each client the times of its rows, "
+            f"later rows test; now {TIME_HINT_END}"
         ]
     return []
 

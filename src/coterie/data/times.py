@@ -266,14 +266,35 @@ FRENCH_PERIOD_WORDS = ("annee", "année", "mois")
 TIME_WORDS = frozenset((*DATE_WORDS, *PERIOD_WORDS, *FRENCH_PERIOD_WORDS))
 """Names of columns, or their parts, that are hints of time where the values never fall."""
 
+OTHER_TIME_WORDS = frozenset(("per", "birth", "survival", "response", "duration", "spent"))
+"""Parts of a name by which a word of time in it means something else, as in hours_per_week."""
+
 UNIX_SECONDS = (0.8e9, 2.2e9)
-"""Seconds since 1970 of the years 1995 to 2039: numbers between these are times where they never fall."""
+"""Seconds since 1970 of the years 1995 to 2039."""
+
+UNIX_WORDS = frozenset(
+    ("at", "created", "updated", "modified", "started", "ended", "seen", "recorded", "unix", "t")
+)
+"""Names of columns, or their parts, in which such numbers are times where they never fall. Numbers
+of patients and of telephones are as large."""
+
+MONTHS_IN_WORDS = (
+    "(jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?|sept?(ember)?|oct(ober)?"
+    "|nov(ember)?|dec(ember)?)"
+)
+YEAR_IN_DIGITS = r"(19|20)\d{2}"
 
 WRITTEN_DATE = re.compile(
-    r"\d{1,2}[./-]\d{1,2}[./-](\d{2}|\d{4})( .*)?"  # 31.12.2024, 12/31/24 23:59
-    r"|\d{4}[./]\d{1,2}[./]\d{1,2}( .*)?"  # 2024/12/31
-    r"|\d{4}[ -]?q[1-4]|q[1-4][ -]?\d{4}"  # 2024Q4
-    r"|(\d{1,2}[. -]+)?(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*[. -]+(\d{1,2}, )?(\d{2}|\d{4})"
+    "|".join(
+        (
+            rf"\d{{1,2}}(?P<mark>[./-])\d{{1,2}}(?P=mark){YEAR_IN_DIGITS}( .*)?",  # 31.12.2024
+            r"\d{1,2}/\d{1,2}/\d{2}( .*)?|\d{2}\.\d{2}\.\d{2}( .*)?",  # 12/31/24, 31.12.24
+            rf"{YEAR_IN_DIGITS}(?P<sign>[./])\d{{1,2}}(?P=sign)\d{{1,2}}( .*)?",  # 2024/12/31
+            rf"{YEAR_IN_DIGITS}[ -]?q[1-4]|q[1-4][ -]?{YEAR_IN_DIGITS}",  # 2024Q4
+            rf"(\d{{1,2}}[. -]+)?{MONTHS_IN_WORDS}[. -]+(\d{{1,2}}, )?{YEAR_IN_DIGITS}",  # 31 Dec 2024
+            rf"\d{{1,2}}[. -]+{MONTHS_IN_WORDS}[. -]+\d{{2}}",  # 31-Dec-24
+        )
+    )
 )
 """A date that is written in another way than ISO's, in lower case."""
 
@@ -331,8 +352,9 @@ def is_time_column(name: Any, values: np.ndarray, owners: np.ndarray) -> bool:
     """
     if values.dtype.kind not in "iuf" or not len(values):
         return False
-    words = re.split(r"[\W_]+", str(name).lower())
-    if not TIME_WORDS.intersection(words) and not _are_unix_times(values):
+    words = set(re.split(r"[\W_]+", str(name).lower()))
+    is_named = bool(words & TIME_WORDS) and not words & OTHER_TIME_WORDS
+    if not is_named and not (words & UNIX_WORDS and _are_unix_times(values)):
         return False
     # Steps from one row to the next row of the same client.
     by_owner = np.argsort(owners, kind="stable")
@@ -351,7 +373,9 @@ def _are_unix_times(values: np.ndarray) -> bool:
     return False
 
 
-TIME_HINT_END = "rows are divided at random, so tests may know the future"
+TIME_HINT_END = (
+    "rows are divided at random, so models may learn from the future"
+)
 """The end of a hint of time."""
 
 
@@ -375,8 +399,8 @@ def hint_of_dates(name: Any, values: Sequence[Any] | np.ndarray) -> str:
     array = values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values)
     if is_written_date_column(array):
         return (
-            f"column {str(name)!r} has dates: written as 2024-03-31 (pandas.to_datetime), order={str(name)!r} tests on later "
-            f"rows; now {TIME_HINT_END}"
+            f"column {str(name)!r} has dates in another form than 2024-03-31: converted by pandas.to_datetime, "
+            f"order={str(name)!r} tests on later rows; now {TIME_HINT_END}"
         )
     return ""
 

@@ -343,6 +343,7 @@ def _replies_with_sizes(plan: Plan, world: World) -> Replies:
         chosen=((0,),) * len(clients),
         means=torch.zeros_like(plan.models),
         mean_counts=np.zeros(len(plan.models), dtype=np.int64),
+        ends_round=plan.ends_round,
     )
 
 

@@ -106,12 +106,16 @@ def lines_of_settings(labels: Sequence[str], compared: Sequence[Mapping[str, Any
 
     Args:
         labels: The label of each entry.
-        compared: The entries.
+        compared: The entries; of several scenarios, each line begins with its scenario.
     """
+    titles = world_titles(compared)
     lines: dict[str, None] = {}
-    for label, settings in zip(labels, differences(compared, ("settings",)), strict=True):
+    for title, label, settings in zip(
+        titles, labels, differences(compared, ("settings",)), strict=True
+    ):
         if settings:
-            lines[f"{label}: {settings}"] = None
+            scenario_words = f"{title}, " if len(set(titles)) > 1 else ""
+            lines[f"{scenario_words}{label}: {settings}"] = None
     return list(lines)
 
 

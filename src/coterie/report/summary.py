@@ -140,6 +140,7 @@ def summarised(
     scenario = flattened(description["scenario"])
     ending = Ending.of(description, lines)
     adversaries = world.get("adversaries", [])
+    weights = _weights(run, world, metric) if by == "examples" else None
     numbers: Summary = {
         "method": method.pop("name"),
         "scenario": scenario.pop("name"),
@@ -166,10 +167,10 @@ def summarised(
         "adversaries": adversaries,
         "few_tests": _clients_with_few_tests(world, metric),
         "isolated": isolated(last_line["groups"], adversaries),
-        **scores(lines, metric, _weights(run, world, metric) if by == "examples" else None),
+        **scores(lines, metric, weights),
     }
     num_clients = world.get("all_clients", len(world["clients"]))
-    virtual = VirtualTime.of_lines(lines, num_clients, metric)
+    virtual = VirtualTime.of_lines(lines, num_clients, metric, weights)
     # Sums over all rounds.
     for count_name in ("bytes_up", "bytes_down", "exchanges", "evaluations"):
         numbers[count_name] = sum(line[count_name] for line in lines)

@@ -6,6 +6,7 @@ named here; other runs have no virtual time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
@@ -52,13 +53,20 @@ class VirtualTime:
     curve: tuple[tuple[float, float], ...]
 
     @classmethod
-    def of_lines(cls, lines: Sequence[Line], num_clients: int, metric: str) -> VirtualTime | None:
+    def of_lines(
+        cls,
+        lines: Sequence[Line],
+        num_clients: int,
+        metric: str = "",
+        weights: Mapping[str, float] | None = None,
+    ) -> VirtualTime | None:
         """Return the virtual time of a run; None if its method records none.
 
         Args:
             lines: The completed rounds.
             num_clients: The number of all clients, whose devices exist all the time.
             metric: The metric of the score; empty for the main one.
+            weights: Client -> its weight in the mean score; None for equal weights.
         """
         time_of_round = virtual_times(lines)
         if not time_of_round:
@@ -69,10 +77,14 @@ class VirtualTime:
             for note in line["notes"]:
                 for number_name in totals:
                     totals[number_name] += note["numbers"].get(number_name, 0.0)
-            if line["clients"] and line["round"] in time_of_round:
-                curve.append((time_of_round[line["round"]], float(spread(line, metric)["mean"])))
+            if not line["clients"] or line["round"] not in time_of_round:
+                continue
+            # A metric may have no value, such as the area under an ROC curve of one class.
+            mean_score = float(spread(line, metric, weights)["mean"])
+            if math.isfinite(mean_score):
+                curve.append((time_of_round[line["round"]], mean_score))
         seconds = max(time_of_round.values())
-        # Devices that never work have no seconds to share.
+        # No division by zero where no time has passed.
         device_seconds = max(seconds * num_clients, 1e-300)
         return cls(
             seconds=seconds,
@@ -106,8 +118,8 @@ def table_rows(
 ) -> list[Cells]:
     """Return a row for each entry with virtual time: means over its runs.
 
-    With several such entries, one column has the time until all of them are as good as the worst of
-    them becomes.
+    With several such entries, one column has the time at which each reaches the score that all of
+    them reach.
 
     Args:
         labels: The name of each entry.
@@ -122,15 +134,15 @@ def table_rows(
     target = _common_score(timed)
     for label, entry, runs in timed:
         means = {name: fmean(run[name] for run in runs) for name in MEANS_OVER_RUNS}
-        cells = [("virtual time", label), ("seconds", decimals(means["seconds"], 2))]
+        cells = [("virtual time", label), ("seconds", _significant(means["seconds"]))]
         if target is not None:
             first_times = [_first_time(run["curve"], target, entry["better"]) for run in runs]
             heading = f"{entry['metric']} {decimals(target)} after"
-            cells.append((heading, decimals(fmean(first_times), 2)))
+            cells.append((heading, _significant(fmean(first_times))))
         cells += [
             ("idle", f"{means['idle']:.0%}"),
             ("lost", f"{means['lost']:.0%}"),
-            ("energy", f"{means['joules']:,.0f} J"),
+            ("energy", f"{_significant(means['joules'])} J"),
         ]
         rows.append(cells)
     return rows
@@ -158,3 +170,8 @@ def _first_time(curve: Sequence[Sequence[float]], target: float, better: str) ->
         if score >= target if better == "greater" else score <= target:
             times.append(seconds)
     return min(times)
+
+
+def _significant(number: float) -> str:
+    """A number in three digits; a larger one without decimals."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"

@@ -149,7 +149,7 @@ class _Walkers:
         self.tree = state.tree
         self.probed = state.probed
         self.waiting = dict(state.walkers)
-        # With this level for each client, the probability of any new group by mistake is the method's.
+        # At each depth of the tree, the probability of any new group by mistake is the method's level.
         self.client_level = method.level / max(1, len(self.waiting))
         self.leaf_of_client: dict[Client, int] = {}
         self.unheard: list[Client] = []

@@ -288,7 +288,9 @@ class Run:
         """Place all clients of a run of split-half or auto that wait for a group, a batch after the other.
 
         Only a batch of updates and, where data are made on demand, of clients is in memory. The
-        result does not depend on the batches. The run's folder stays as it is.
+        result does not depend on the batches. The run's folder stays as it is. A client that
+        differs from all groups gets one of its own; the clients that wait share the level of this
+        test.
 
         Args:
             batch: Clients that train together, at least 1.

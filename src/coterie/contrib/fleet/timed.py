@@ -164,7 +164,9 @@ class Timed:
         gt=0,
     )
     over_selection: float = setting(
-        1.0, "such a round ends when one of so many asked clients has replied", ge=1
+        1.0,
+        "a round, or a frozen version, ends when one of so many asked clients has replied",
+        ge=1,
     )
     buffer: int = setting(
         10,
@@ -346,12 +348,19 @@ class Timed:
             SettingError: No client does.
         """
         plan = self._inner_plan(state)
-        examined = state.clients if len(state.clients) <= MAX_EXAMINED else plan.asked
+        examined = state.clients
         num_examined = count(len(examined), "client")
+        # Of very many clients, some are examined, which cannot show that none takes part.
+        are_all = len(state.clients) <= MAX_EXAMINED
+        if not are_all:
+            positions = np.linspace(0, len(state.clients) - 1, MAX_EXAMINED).astype(int)
+            spread_out = {state.clients[position] for position in positions.tolist()}
+            examined = tuple(sorted(spread_out.union(plan.asked)))
+            num_examined = f"{count(len(examined), 'client')} examined"
         notes = []
         # Devices without the memory that training needs.
         able = [client for client in examined if self._has_memory(state, client)]
-        if not able:
+        if not able and are_all:
             raise SettingError(
                 f"timed.memory {self.memory:g} is more than the device of any of {num_examined} has, so that none would "
                 "ever take part; another timed.seed draws other devices"
@@ -372,7 +381,7 @@ class Timed:
         for client, seconds in seconds_of_client.items():
             if seconds > self.deadline:
                 seconds_of_late[client] = seconds
-        if len(seconds_of_late) == len(able):
+        if able and len(seconds_of_late) == len(able) and are_all:
             raise SettingError(
                 f"timed.deadline {self.deadline:g} is too short: the fastest of {num_examined} needs "
                 f"{min(seconds_of_late.values()):.3g} seconds for its task, so that no reply would ever arrive"
@@ -383,7 +392,7 @@ class Timed:
                 seconds_in_words += f" to {max(seconds_of_late.values()):.3g}"
             text = (
                 f"{len(seconds_of_late)} of {num_examined} cannot meet timed.deadline {self.deadline:g}: a task like the "
-                f"first takes them {seconds_in_words} seconds, so none of their updates counts"
+                f"first takes them {seconds_in_words} seconds, so that their updates do not count"
             )
             late_clients = tuple(seconds_of_late)
             notes.append(Note(kind="devices", effect="warns", clients=late_clients, text=text))
@@ -392,7 +401,7 @@ class Timed:
     def _seconds_of_tasks(
         self, state: TimedState, plan: Plan, clients: Sequence[Client]
     ) -> dict[Client, float]:
-        """Return client -> seconds from its tasks to its reply; one that is not asked has those of the first that is."""
+        """Return client -> seconds from its tasks to its reply; of a client that is not asked, the tasks of the first one."""
         first_asked = plan.asked[0]
         asked = set(plan.asked)
         seconds_of_client = {}

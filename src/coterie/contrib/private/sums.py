@@ -305,7 +305,7 @@ def note_of_cut(num_cut: int, clients: tuple[Client, ...], bound: float) -> Note
         clients: The clients whose updates are in the sum.
         bound: The bound, ``Boundary.bound``.
     """
-    text = f"{num_cut} of {len(clients)} updates had changes beyond boundary.bound {bound:g}"
+    text = f"{num_cut} of {len(clients)} updates were cut: they had changes beyond boundary.bound {bound:g}"
     return Note(kind="node", effect="warns", clients=clients, text=text)
 
 

@@ -31,7 +31,7 @@ function virtualTiles(run, one) {
     one(time(run.virtual.seconds), "virtual time", "Until the last round of the simulated devices ends"),
     one(`${Math.round(100 * run.virtual.idle)}%`, "of device time idle", "Devices waited for others"),
     one(`${Math.round(100 * run.virtual.lost)}%`, "of device time lost", "Devices worked for updates that do not count"),
-    one(`${Math.round(run.virtual.joules)} J`, "energy of devices", "An estimate: seconds of devices times their power"),
+    one(`${number(run.virtual.joules)} J`, "energy of devices", "An estimate: seconds of devices times their power"),
   ];
 }
 
