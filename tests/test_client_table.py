@@ -204,3 +204,18 @@ def test_what_a_round_no_longer_needs_is_not_in_its_checkpoint(tmp_path: Path) -
     assert loaded[1].state.notes == ()
     assert loaded[1].state.round == 4
     assert lines[-1]["notes"] is not None
+
+
+def test_a_table_is_used_as_a_dictionary_is() -> None:
+    table = ClientTable.of({7: 0.5, 3: 0.25})
+    assert table is not None
+    assert table | {3: 1.0, 4: 2.0} == {7: 0.5, 3: 1.0, 4: 2.0}
+    assert {7: 1.0, 4: 2.0} | table == {7: 0.5, 4: 2.0, 3: 0.25}
+    for key in ("abc", None, 1.5, -(2**63) - 1, 2**63):
+        assert table.get(key) is None  # type: ignore[call-overload]
+        assert key not in table
+    # Entries of a dictionary are copied.
+    entries = {1: 2.0}
+    result = with_entries({}, entries)
+    entries[1] = 3.0
+    assert result == {1: 2.0}

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import coterie
 from coterie.cli import main
-from coterie.contrib.fleet import Device, Rhythm, Timed
+from coterie.contrib.fleet import Device, Rhythm, Timed, timed
 from coterie.contrib.fleet.devices import (
     DEVICE_CLASSES,
     OPERATIONS_OF_MEASURED_BATCH,
@@ -419,6 +419,17 @@ def test_memory_that_no_device_has_is_refused_before_the_first_round() -> None:
     method = Timed(devices=("fast=0.0001", "slow=1"), memory=4.0)
     with pytest.raises(SettingError, match=r"timed\.memory 4 is more than .* of 4 clients has"):
         next(coterie.run(method, world(), rounds=3, workers=1))
+
+
+def test_some_of_very_many_clients_cannot_show_that_none_takes_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of more than ten thousand clients, those that were asked first stood for all."""
+    monkeypatch.setattr(timed, "MAX_EXAMINED", 2)
+    method = Timed(devices=("fast=0.0001", "slow=1"), memory=4.0)
+    rounds = made_rounds(method, 2)
+    texts = [note.text for done in rounds for note in done.notes if note.effect == "warns"]
+    assert texts[0].startswith("4 of 4 clients examined never take part")
 
 
 def test_clients_that_never_reply_in_time_are_named_once(tmp_path: Path) -> None:
