@@ -527,7 +527,7 @@ def test_changes_beyond_the_bound_are_cut_and_said() -> None:
     )
     # A simulation said nothing of it.
     for done in (found[0], expected[0]):
-        assert "4 of 4 updates had changes beyond boundary.bound 0.0001" in [
+        assert "4 of 4 updates were cut: they had changes beyond boundary.bound 0.0001" in [
             note.text for note in done.notes if note.effect == "warns"
         ]
     wide_bound = replace(boundary, bound=10.0)
