@@ -373,9 +373,7 @@ def _are_unix_times(values: np.ndarray) -> bool:
     return False
 
 
-TIME_HINT_END = (
-    "rows are divided at random, so models may learn from the future"
-)
+TIME_HINT_END = "rows are divided at random, so models may learn from the future"
 """The end of a hint of time."""
 
 
