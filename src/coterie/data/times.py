@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import numbers
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -312,24 +312,28 @@ def is_date_column(values: Sequence[Any] | np.ndarray) -> bool:
         return True
     if array.dtype.kind not in "OUST" or array.ndim != 1:
         return False
-    # Of a long column, values at equal distances are tried.
-    if len(array):
-        tried_count = min(MAX_TRIED_VALUES, len(array))
-        array = array[np.linspace(0, len(array) - 1, tried_count).astype(int)]
-    tried_values = [value for value in array if not is_missing(value)]
-    date_count = sum(map(_is_date, tried_values))
-    return bool(tried_values) and date_count >= MIN_DATE_SHARE * len(tried_values)
+    return _are_mostly(_is_date, array)
 
 
 def is_written_date_column(values: np.ndarray) -> bool:
     """Whether most values of a column are text of a date that is written in another way than ISO's, such as 31.12.2024."""
-    if values.dtype.kind not in "OUT" or values.ndim != 1 or not len(values):
+    if values.dtype.kind not in "OUT" or values.ndim != 1:
         return False
-    tried_count = min(MAX_TRIED_VALUES, len(values))
-    tried = values[np.linspace(0, len(values) - 1, tried_count).astype(int)]
-    texts = [str(value).strip().lower() for value in tried if not is_missing(value)]
-    date_count = sum(WRITTEN_DATE.fullmatch(text) is not None for text in texts)
-    return bool(texts) and date_count >= MIN_DATE_SHARE * len(texts)
+    return _are_mostly(_is_written_date, values)
+
+
+def _are_mostly(is_kind: Callable[[Any], bool], values: np.ndarray) -> bool:
+    """Whether most of the values ``(N,)`` that are not missing are of a kind; of a long column, some are tried."""
+    if len(values):
+        tried_count = min(MAX_TRIED_VALUES, len(values))
+        values = values[np.linspace(0, len(values) - 1, tried_count).astype(int)]
+    tried_values = [value for value in values if not is_missing(value)]
+    kind_count = sum(map(is_kind, tried_values))
+    return bool(tried_values) and kind_count >= MIN_DATE_SHARE * len(tried_values)
+
+
+def _is_written_date(value: Any) -> bool:
+    return WRITTEN_DATE.fullmatch(str(value).strip().lower()) is not None
 
 
 def _is_date(value: Any) -> bool:

@@ -176,7 +176,7 @@ def summarised(
         numbers[count_name] = sum(line[count_name] for line in lines)
     numbers |= {
         "seconds": sum(sum(line["seconds"].values()) for line in lines),
-        "virtual": None if virtual is None else virtual.plain(),
+        "virtual": None if virtual is None else asdict(virtual),
         "limited": [limit.plain() for limit in limits],
         "privacy": spent_privacy(description, lines),
         "run_dir": str(run),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -93,10 +93,6 @@ class VirtualTime:
             joules=totals[JOULES],
             curve=tuple(curve),
         )
-
-    def plain(self) -> dict[str, Any]:
-        """Return the values as a summary has them."""
-        return asdict(self)
 
 
 def virtual_times(lines: Iterable[Line]) -> dict[float, float]:

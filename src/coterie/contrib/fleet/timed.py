@@ -77,7 +77,7 @@ from coterie.randomness import numpy_generator
 from coterie.settings import SettingError, check, setting
 
 MAX_EXAMINED = 10_000
-"""Clients of which each is examined before the first round: of more, those that are asked first."""
+"""Clients of which each is examined before the first round: of more, so many, and those asked first."""
 
 
 @state("timed.work")
